@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import signal
 import sys
 import time
@@ -12,6 +11,7 @@ import time
 from aboard.agent import frames
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.procfs import resolve_user
 from aboard.agent.requests import RequestRunner
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -83,9 +83,8 @@ class AgentBridge:
         self._peers: PeerListener | None = None
         self._supervisor: Channel | None = None
         self._agents: SupervisorWatch | None = None
-        self._receiver: ReceiverProcess | None = None
-        self._reader: ReceiverProcess | None = None
-        self._exchange: ReceiverProcess | None = None
+        # The children that transfer files, by the op of their requests.
+        self._transfers: dict[str, ReceiverProcess] = {}
         self._silence = silence
         self._last_contact = time.monotonic()
 
@@ -130,14 +129,8 @@ class AgentBridge:
             "listen": self._listen,
             "connect": self._probe_peers,
             "push": self._probe_peers,
-            "environment": self._environment,
-            "venv": self._venv,
-            "leftovers": self._leftovers,
-            "clear": self._leftovers,
-            "strangers": self._external_jobs,
-            "porter": self._forward_to_receiver,
-            "fetch": self._forward_to_reader,
-            "peers": self._forward_to_exchange,
+            **dict.fromkeys(("environment", "venv", "leftovers", "clear", "strangers"), self._inspect),
+            **dict.fromkeys(("porter", "fetch", "peers"), self._forward_to_child),
             "hold": self._start_supervisor,
             "attach": self._attach,
         }
@@ -184,74 +177,43 @@ class AgentBridge:
 
         self._requests.fork(message, lambda: json.dumps(probe(message)).encode(), reply)
 
-    def _environment(self, message: frames.Message) -> None:
-        from aboard.agent.inspect import launch_environment  # noqa: PLC0415 - a supervisor's bridge does not need it
+    def _inspect(self, message: frames.Message) -> None:
+        """Imports what the request needs: most bridges need none of it, or one."""
+        if message["op"] == "environment":
+            from aboard.agent.inspect.launch_environment import answer_environment_request as answer  # noqa: PLC0415 - as above
+        elif message["op"] == "venv":
+            from aboard.agent.packages.virtual_environment import answer_venv_request as answer  # noqa: PLC0415 - as above
+        elif message["op"] == "strangers":
+            from aboard.agent.inspect.external_jobs import answer_external_jobs_request as answer  # noqa: PLC0415 - as above
+        else:
+            from aboard.agent.inspect.leftover_runs import answer_leftovers_request as answer  # noqa: PLC0415 - as above
+        answer(self._requests, message, lambda outcome: self._reply(message, **outcome))
 
-        launch_environment.answer_environment_request(
-            self._requests, message, lambda outcome: self._reply(message, **outcome)
-        )
+    def _forward_to_child(self, message: frames.Message) -> None:
+        """Forwards to the child that writes files, reads them or exchanges pieces; it exits after `leave`."""
+        from aboard.agent.transfer.receiver_process import ReceiverProcess, choose_server  # noqa: PLC0415 - only a file transfer needs it
 
-    def _venv(self, message: frames.Message) -> None:
-        from aboard.agent.packages import virtual_environment  # noqa: PLC0415 - only `aboard sync --env` needs it
-
-        virtual_environment.answer_venv_request(
-            self._requests, message, lambda outcome: self._reply(message, **outcome)
-        )
-
-    def _leftovers(self, message: frames.Message) -> None:
-        from aboard.agent.inspect import leftover_runs  # noqa: PLC0415 - a launch needs it once
-
-        leftover_runs.answer_leftovers_request(self._requests, message, lambda outcome: self._reply(message, **outcome))
-
-    def _external_jobs(self, message: frames.Message) -> None:
-        from aboard.agent.inspect import external_jobs  # noqa: PLC0415 - only `aboard why --nodes` needs it
-
-        external_jobs.answer_external_jobs_request(
-            self._requests, message, lambda outcome: self._reply(message, **outcome)
-        )
-
-    def _forward_to_receiver(self, message: frames.Message) -> None:
-        from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - only a file transfer needs it
-
-        if self._receiver is None:
-            self._receiver = ReceiverProcess(
-                self._loop, self._head.send_body, lambda: self._head.send({"gone": "porter"})
-            )
-        self._receiver = _forward_request(self._receiver, message)
-
-    def _forward_to_reader(self, message: frames.Message) -> None:
-        from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - only a file transfer needs it
-        from aboard.agent.transfer.send_files import SendFiles  # noqa: PLC0415 - as above
-
-        if self._reader is None:
-            self._reader = ReceiverProcess(
-                self._loop, self._head.send_body, lambda: self._head.send({"gone": "fetch"}), SendFiles
-            )
-        self._reader = _forward_request(self._reader, message)
-
-    def _forward_to_exchange(self, message: frames.Message) -> None:
-        from aboard.agent.transfer.peer_process import serve_peers  # noqa: PLC0415 - only large files need it
-        from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - as above
-
-        if message["do"] == "open":
-            if self._exchange is not None:
-                self._exchange.close()
-            self._exchange = ReceiverProcess(
-                self._loop, self._head.send_body, lambda: self._head.send({"gone": "peers"}), serve=serve_peers
-            )
-        if self._exchange is None:
+        op, do = str(message["op"]), message["do"]
+        if op == "peers" and do == "open" and op in self._transfers:
+            self._transfers.pop(op).close()
+        elif op == "peers" and do != "open" and op not in self._transfers:
             raise ValueError("no exchange of pieces is open")
-        self._exchange = _forward_request(self._exchange, message)
+        if op not in self._transfers:
+            self._transfers[op] = ReceiverProcess(
+                self._loop, self._head.send_body, lambda: self._head.send({"gone": op}), choose_server(op)
+            )
+        self._transfers[op].send(frames.pack(message)[frames.HEADER :])
+        if do == "leave":
+            self._transfers.pop(op).expect_exit()
 
     def _forward_raw_bytes(self, body: bytes) -> None:
         """Relays bytes of a file, of which the head limits how many are in flight, or code for a supervisor's ranks."""
         if self._supervisor is not None:
             self._supervisor.send_body(body)
             return
-        process = self._receiver
         # What precedes the bytes is only read if there are two possible readers: for small files it is long.
-        if self._exchange is not None and frames.unpack_tailed(body)[0].get("op") == "peer-piece":
-            process = self._exchange
+        is_piece = "peers" in self._transfers and frames.unpack_tailed(body)[0].get("op") == "peer-piece"
+        process = self._transfers.get("peers" if is_piece else "porter")
         if process is not None:
             process.send(body)
 
@@ -358,8 +320,7 @@ class AgentBridge:
             self._report_gone({"ago": waited, **agents.clean_up(self._list_own_processes())})
 
     def _list_own_processes(self) -> list[int]:
-        receivers = (self._receiver, self._reader, self._exchange)
-        return [*self._requests.pids, *(receiver.pid for receiver in receivers if receiver is not None)]
+        return [*self._requests.pids, *(process.pid for process in self._transfers.values())]
 
     def _report_gone(self, found: frames.Message) -> None:
         self._head.send({"gone": "keeper", **found})
@@ -369,27 +330,14 @@ class AgentBridge:
         self._watch()
 
 
-def _forward_request(process: ReceiverProcess, message: frames.Message) -> ReceiverProcess | None:
-    """Forwards a request to a child; returns None after the last one, which lets the child exit."""
-    process.send(frames.pack(message)[frames.HEADER :])
-    if message["do"] != "leave":
-        return process
-    process.expect_exit()
-    return None
-
-
 def build_hello() -> frames.Message:
     """The first frame of an agent: the host, interpreter and user that it runs as."""
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
     return {
         "hello": frames.VERSION,
         "hostname": os.uname().nodename,
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable or "",
-        "user": user,
+        "user": resolve_user(os.getuid()),
         # sshd reports the address that was dialled: "client-ip client-port server-ip server-port", ssh(1).
         "address": (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2],
         "pid": os.getpid(),

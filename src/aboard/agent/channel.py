@@ -12,13 +12,6 @@ from aboard.agent.event_loop import EventLoop
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
-
-    class Splitter(Protocol):
-        """Cuts a byte stream into frame bodies; raises FrameError for a stream that must end."""
-
-        def feed(self, data: bytes) -> list[bytes]: ...
-
 
 CHUNK = 128 * 1024
 # At most IOV_MAX, which is 1024.
@@ -34,14 +27,14 @@ class Channel:
         fds: tuple[int, int],
         on_body: Callable[[bytes], None],
         on_close: Callable[[], None],
-        splitter: Splitter | None = None,
+        splitter: frames.FrameSplitter | None = None,
     ) -> None:
         self.open = True
         self._loop = loop
         self._in, self._out = fds
         self._on_body = on_body
         self._on_close = on_close
-        self._splitter: Splitter = splitter or frames.FrameSplitter()
+        self._splitter = splitter or frames.FrameSplitter()
         # Parts of frames, not copied: most of what is relayed are files.
         self._unsent: deque[memoryview] = deque()
         self._write_closed = False

@@ -7,16 +7,12 @@ import errno
 import os
 import stat
 
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from typing import Any
-
 # The directory of all our records or caches, in the user's own or in $XDG_STATE_HOME and $XDG_CACHE_HOME.
 OWN = "aboard"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def make_private_folder(path: str | os.PathLike[Any]) -> None:
+def make_private_folder(path: str | os.PathLike[str]) -> None:
     """Makes it and all that is missing above it, with mode 700: os.makedirs would leave those to the umask.
 
     One of ours that an earlier umask let others write to is closed for them.
@@ -48,7 +44,7 @@ def replace_file(path: str, content: bytes | memoryview) -> None:
     os.rename(draft, path)
 
 
-def close_to_others(folder: str | os.PathLike[Any]) -> None:
+def close_to_others(folder: str | os.PathLike[str]) -> None:
     """Takes from others the right to write to a directory, if it is the user's own."""
     status = os.stat(folder)
     if status.st_uid == os.geteuid() and status.st_mode & OTHERS_WRITE:

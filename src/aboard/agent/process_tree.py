@@ -6,15 +6,11 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable, Mapping
 
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from aboard.agent import procfs
 
 RUN_ID = "ABOARD_RUN_ID"
-# num_threads and starttime in /proc/PID/stat, counted from the state behind the name: proc(5).
-THREADS = 17
-START_TIME = 19
 # RLIMIT_LOCKS, which no kernel since Linux 2.4.25 enforces: getrlimit(2). Its soft limit is inherited through fork,
 # exec and setsid like an environment, and readable in /proc/PID/limits, but a program that starts another with an empty
 # environment doesn't touch it.
@@ -45,12 +41,11 @@ def mark_process(run: str) -> None:
 
 def read_mark(pid: int) -> int:
     """The mark of a process that we may kill; 0 if it has none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with contextlib.suppress(ValueError, IndexError):
         # Most processes of a shared node belong to others. One that is not dumpable seems to be root's: proc(5).
-        if os.getuid() and os.stat("/proc/%d" % pid).st_uid not in (os.getuid(), 0):
+        if os.getuid() and procfs.read_owner(pid) not in (os.getuid(), 0):
             return 0
-        with open("/proc/%d/limits" % pid, "rb") as limits:
-            value = limits.read().partition(MARK_LINE)[2].split(None, 1)[0]
+        value = procfs.read_kernel_file("/proc/%d/limits" % pid).partition(MARK_LINE)[2].split(None, 1)[0]
         # Another user who copies our mark must not make us wait for a process that we can't kill.
         if value.isdigit() and int(value) >> MARK_BITS == MARK_PREFIX and os.getuid() in (0, _read_user(pid)):
             return int(value)
@@ -59,62 +54,66 @@ def read_mark(pid: int) -> int:
 
 def _read_user(pid: int) -> int:
     """The real user id."""
-    with open("/proc/%d/status" % pid, "rb") as status:
-        return int(status.read().partition(b"\nUid:")[2].split(None, 1)[0])
+    return int(procfs.read_kernel_file("/proc/%d/status" % pid).partition(b"\nUid:")[2].split(None, 1)[0])
 
 
-def read_parents() -> dict[int, int]:
-    """Every process and its parent; a process that exits meanwhile is left out."""
-    table = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _read_stat(int(name))
-            if fields and _is_alive(fields):
-                table[int(name)] = int(fields[1])
-    return table
+def read_parents(*, zombies: bool = False) -> dict[int, int]:
+    """Every process and its parent; a process that exits meanwhile is left out, and zombies unless requested."""
+    stats = {pid: procfs.read_stat(pid) for pid in procfs.list_pids()}
+    known = {pid: fields for pid, fields in stats.items() if fields and (zombies or _is_alive(fields))}
+    return {pid: int(fields[procfs.PARENT]) for pid, fields in known.items()}
+
+
+def list_families(roots: Iterable[int], parents: Mapping[int, int]) -> dict[int, list[int]]:
+    """Each of these with its descendants, itself first."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    families: dict[int, list[int]] = {}
+    for root in roots:
+        families[root] = members = [root]
+        for pid in members:
+            # Reused pids could make it its own descendant.
+            members += [child for child in children.get(pid, ()) if child != root]
+    return families
 
 
 def list_descendants(root: int) -> set[int]:
     """Everything below root. A subreaper keeps double forks and new sessions below it: prctl(2)."""
-    table = read_parents()
-    children: dict[int, list[int]] = {}
-    for pid, parent in table.items():
-        children.setdefault(parent, []).append(pid)
-    pids: set[int] = set()
-    waiting = [root]
-    while waiting:
-        for pid in children.get(waiting.pop(), ()):
-            if pid not in pids:
-                pids.add(pid)
-                waiting.append(pid)
-    return pids
+    return set(list_families([root], read_parents())[root][1:])
+
+
+def list_ancestors(pid: int, parents: Mapping[int, int]) -> list[int]:
+    """Its parent, and so on to the first process."""
+    ancestors: list[int] = []
+    while parents.get(pid, 0) > 0 and parents[pid] not in ancestors:
+        pid = parents[pid]
+        ancestors.append(pid)
+    return ancestors
 
 
 def find_run_processes(run: str) -> set[int]:
     """Processes of this user that carry the run's id in their environment, or its mark, whoever their parent is."""
     variable, mark = ("%s=%s" % (RUN_ID, run)).encode(), compute_mark(run)
-    pids = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            environment = b""
-            with contextlib.suppress(OSError), open("/proc/%s/environ" % name, "rb") as environ:
-                environment = environ.read()
-            # A zombie has neither an environment nor anything left to kill, but still its limits.
-            if variable in environment.split(b"\0") or (read_mark(int(name)) == mark and read_state(int(name))):
-                pids.add(int(name))
-    return pids
+    return {
+        pid
+        for pid in procfs.list_pids()
+        # A zombie has neither an environment nor anything left to kill, but still its limits.
+        if pid != os.getpid()
+        and (variable in procfs.read_environ(pid).split(b"\0") or (read_mark(pid) == mark and read_state(pid)))
+    }
 
 
 def read_state(pid: int) -> str:
     """R, S, D, T and so on: proc(5); "" for a process that is gone or a zombie without threads."""
-    fields = _read_stat(pid)
-    return fields[0].decode() if fields and _is_alive(fields) else ""
+    fields = procfs.read_stat(pid)
+    return fields[procfs.STATE].decode() if fields and _is_alive(fields) else ""
 
 
 def read_start_time(pid: int) -> int:
     """When the process started, in ticks; together with its pid it names one process for good."""
-    fields = _read_stat(pid)
-    return int(fields[START_TIME]) if fields else 0
+    fields = procfs.read_stat(pid)
+    return int(fields[procfs.START_TIME]) if fields else 0
 
 
 def continue_stopped(pid: int, started: int) -> bool:
@@ -125,16 +124,9 @@ def continue_stopped(pid: int, started: int) -> bool:
     return True
 
 
-def _read_stat(pid: int) -> list[bytes]:
-    with contextlib.suppress(OSError), open("/proc/%d/stat" % pid, "rb") as stat:
-        # The name in parentheses may contain anything, including spaces and parentheses: proc(5).
-        return stat.read().rpartition(b")")[2].split()
-    return []
-
-
 def _is_alive(fields: list[bytes]) -> bool:
     # A zombie with threads left is alive: its first thread has called pthread_exit(3), the others run.
-    return fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1
+    return fields[procfs.STATE] not in (b"Z", b"X") or int(fields[procfs.THREADS]) > 1
 
 
 def send_signal(pids: Iterable[int], number: int) -> None:

@@ -127,7 +127,7 @@ class RequestRunner:
 
     def release_images(self) -> dict[str, str]:
         """The images that requests unpacked, for a supervisor to move into its run's directory."""
-        return {} if self._containers is None else self._containers.release_images()
+        return {} if self._containers is None else self._containers.unpacks.release()
 
     def _run_in_container(self, message: frames.Message, reply: Reply) -> None:
         from aboard.agent.container.container_requests import ContainerRequests  # noqa: PLC0415 - most checks need none
@@ -141,7 +141,7 @@ class RequestRunner:
         if self._containers is None:
             self._containers = ContainerRequests()
         if not self._containers.hold(message, start):
-            start(self._containers.find_failure(message))
+            start(self._containers.unpacks.find_failure(message))
 
     def _follow(self, pid: int, request: _PendingRequest, message: frames.Message) -> None:
         self._pending[pid] = request

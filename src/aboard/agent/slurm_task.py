@@ -13,6 +13,7 @@ import select
 import signal
 import struct
 from collections import OrderedDict
+from functools import partial
 
 from aboard.agent import bridge, frames
 from aboard.agent.channel import Channel
@@ -20,8 +21,8 @@ from aboard.agent.event_loop import EventLoop
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from io import BufferedReader
+    from typing import Any
 
 # Kind, task and size of a packet. A task gets the bytes of DATA, or of an earlier STORE by its number (USE).
 PACKET = struct.Struct(">BHI")
@@ -60,14 +61,9 @@ def main(marker: bytes, silence: float, stdin: BufferedReader) -> None:
     early = stdin.read1()
     os.write(1, b"%s%s\n" % (NODE_NAME, node.encode()))
 
-    def open_channel(
-        loop: EventLoop, fds: tuple[int, int], on_body: Callable[[bytes], None], on_close: Callable[[], None]
-    ) -> Channel:
-        return TaskChannel(loop, fds, on_body, on_close, PacketSplitter(task, early))
-
     anchor = os.pipe()
     try:
-        bridge.main(marker, silence, open_channel, anchor)
+        bridge.main(marker, silence, partial(TaskChannel, PacketSplitter(task, early)), anchor)
     finally:
         _wait_for_supervisor(anchor)
 
@@ -86,15 +82,9 @@ def _wait_for_supervisor(anchor: tuple[int, int]) -> None:
 class TaskChannel(Channel):
     """Frames from packets on stdin, and to escaped lines on stdout."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        fds: tuple[int, int],
-        on_body: Callable[[bytes], None],
-        on_close: Callable[[], None],
-        splitter: PacketSplitter,
-    ) -> None:
-        super().__init__(loop, fds, on_body, on_close, splitter)
+    def __init__(self, splitter: PacketSplitter, loop: EventLoop, *arguments: Any) -> None:
+        super().__init__(loop, *arguments)
+        self._splitter = splitter
         # What came with the agent's code; in a moment, when the bridge is complete.
         loop.later(0.0, lambda: self._take(b""))
 
@@ -102,13 +92,13 @@ class TaskChannel(Channel):
         super()._send_parts(encode_lines(b"".join(parts)))
 
 
-class PacketSplitter:
+class PacketSplitter(frames.FrameSplitter):
     """Cuts the broadcast into frame bodies for one task; raises FrameError when the head closes the task's stream."""
 
     def __init__(self, task: int, early: bytes) -> None:
+        super().__init__()
         self._task = task
         self._rest = bytearray(early)
-        self._frames = frames.FrameSplitter()
         self._stored = StoredBytes()
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -130,7 +120,7 @@ class PacketSplitter:
                     raise frames.FrameError("the head closed this stream")
                 if kind == USE:
                     payload = self._stored.get(int.from_bytes(payload, "big"))
-                bodies += self._frames.feed(payload)
+                bodies += super().feed(payload)
             start = end
         del self._rest[:start]
         return bodies

@@ -71,6 +71,12 @@ def find_last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
+def extract_line(text: str, start: int, end: int) -> str:
+    """The line, or lines, around a part of a text."""
+    after = text.find("\n", end)
+    return text[text.rfind("\n", 0, start) + 1 : after if after >= 0 else None].strip()
+
+
 @cache
 def _build_bundle() -> bytes:
     """The importer, then the agent's sources and, for those that every launch needs, their bytecode.
@@ -109,9 +115,9 @@ def _load_code(name: str) -> CodeType:
 
 # What a launch imports on every node; a check imports the first half.
 _PRECOMPILED = tuple(f"aboard.agent.{name}" for name in (
-    "requests", "bridge", "channel", "inspect.launch_environment", "frames", "inspect.leftover_runs", "event_loop",
-    "network.peer_listener", "network.interface_addresses", "run_directory", "process_spawn", "private_folders",
-    "forked_work", "process_tree", "beacon.report_receiver", "supervisor.rank_processes",
+    "requests", "bridge", "channel", "procfs", "inspect.launch_environment", "frames", "inspect.leftover_runs",
+    "event_loop", "network.peer_listener", "network.interface_addresses", "run_directory", "process_spawn",
+    "private_folders", "forked_work", "process_tree", "beacon.report_receiver", "supervisor.rank_processes",
     "supervisor.nested_launchers", "supervisor.resource_usage", "supervisor.guard_process", "supervisor.supervisor",
     "supervisor.supervisor_watch", "supervisor.rank_group", "supervisor.rank_output", "supervisor.port_reservation",
     "secret_redaction", "supervisor.output_spool", "inspect.rank_stacks",

@@ -15,7 +15,7 @@ from aboard.transport import agent_bootstrap
 from aboard.transport.ssh_arguments import STREAM, build_ssh_argv, format_target
 from aboard.transport.ssh_log import SshLoginLog, classify_failure, explain_timeout
 from aboard.transport.subprocess_stream import start_program
-from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
+from aboard.transport.transport import ByteStream, OnPhase
 
 # OpenSSH offers it, but after one that takes three times as long where the processor has instructions for AES.
 FAST_CIPHER = "aes128-gcm@openssh.com"
@@ -53,11 +53,8 @@ class SshTransport:
                 UnreachableReason.UNKNOWN, f"{node.name}: cannot start ssh on this machine: {error}"
             ) from error
 
-    def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
-        return classify_failure(ending)
-
-    def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
-        return explain_timeout(ending)
+    classify = staticmethod(classify_failure)
+    explain_timeout = staticmethod(explain_timeout)
 
 
 def build_ssh_command(node: Node, extra: Sequence[str] = ()) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aboard.core.cluster.contact import NO_KEY
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.transport.agent_bootstrap import classify_start_failure, find_last_line
+from aboard.transport.agent_bootstrap import classify_start_failure, extract_line, find_last_line
 from aboard.transport.transport import StreamEnding
 
 # In the order in which a login goes through them.
@@ -108,22 +108,12 @@ def classify_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:
     for reason, patterns in _REASONS:
         match = re.search("|".join(patterns), ending.stderr, re.IGNORECASE | re.MULTILINE)
         if match:
-            line = _extract_line(ending.stderr, match)
-            return (
-                reason,
-                f"{NO_KEY}; {line}"
-                if reason is UnreachableReason.KEY_REFUSED and WITHOUT_KEY in ending.phases
-                else line,
-            )
+            line = extract_line(ending.stderr, *match.span())
+            keyless = reason is UnreachableReason.KEY_REFUSED and WITHOUT_KEY in ending.phases
+            return reason, f"{NO_KEY}; {line}" if keyless else line
     return UnreachableReason.UNKNOWN, find_last_line(ending.stderr) or "ssh printed nothing"
 
 
 def explain_timeout(ending: StreamEnding) -> tuple[str, str]:
     """The last phase that a login completed in time, and what was still missing: each has a different cause."""
     return next(((phase, what) for phase, what in _MISSING_AFTER if phase in ending.phases), ("", ""))
-
-
-def _extract_line(text: str, match: re.Match[str]) -> str:
-    start = text.rfind("\n", 0, match.start()) + 1
-    end = text.find("\n", match.end())
-    return text[start : end if end >= 0 else None].strip()

@@ -24,9 +24,9 @@ _decode_name: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, 
 _decode_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(2000)], strict=True)
 _decode_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(8000)], strict=True)
 _decode_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(64 * 1024)], strict=True)
-_decode_process: Callable[[object], str] = make_decoder(
-    Annotated[str, Matching("|".join(AGENT_PROCESSES))], strict=True
-)
+_Process = Annotated[str, Matching("|".join(AGENT_PROCESSES))]
+_decode_process: Callable[[object], str] = make_decoder(_Process, strict=True)
+_Words = Annotated[tuple[Annotated[Untrusted, MaxLength(300)], ...], MaxLength(65)]
 # The fields of each kind of event besides node, time and child.
 EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     "unpacking": {},
@@ -59,17 +59,8 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "serial": _decode_count,
         "files": make_decoder(Annotated[tuple[Annotated[Untrusted, MaxLength(200)], ...], MaxLength(500)], strict=True),
     },
-    "nested": {
-        "command": make_decoder(
-            Annotated[tuple[Annotated[Untrusted, MaxLength(300)], ...], MaxLength(65)], strict=True
-        ),
-    },
-    "raised": {
-        "type": _decode_name,
-        "message": _decode_text,
-        "trace": _decode_trace,
-        "error": _decode_trace,
-    },
+    "nested": {"command": make_decoder(_Words, strict=True)},
+    "raised": {"type": _decode_name, "message": _decode_text, "trace": _decode_trace, "error": _decode_trace},
 }
 # Events of a node rather than of a child.
 NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed")
@@ -170,11 +161,9 @@ def parse_lost_agents(message: frames.Message) -> dict[str, float]:
     found = {name: parse_count(lost, name) for name in AGENT_PROCESSES if name in lost}
     if any(number > MOST_SIGNAL for number in found.values()):
         raise frames.FrameError("a signal that does not exist")
-    return (
-        {**found, "killed": parse_count(message, "killed"), "ago": parse_clock(message.get("ago", 0.0))}
-        if found
-        else {}
-    )
+    if not found:
+        return {}
+    return {**found, "killed": parse_count(message, "killed"), "ago": parse_clock(message.get("ago", 0.0))}
 
 
 def parse_stacks(reply: frames.Message, children: Container[str]) -> dict[str, Untrusted]:

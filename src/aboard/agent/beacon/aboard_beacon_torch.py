@@ -17,20 +17,9 @@ TYPE_CHECKING = False  # typing itself costs each rank 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, ModuleType
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Beacon(Protocol):
-        """Sends reports to the supervisor."""
-
-        first_step: int
-
-        def reach(self, phase: str) -> None: ...
-        def reached(self, phase: str) -> bool: ...
-        def doing(self, what: str) -> None: ...
-        def mention(self, fields: str) -> bool: ...
-        def tell(self, fields: str) -> None: ...
-        def answer(self, fields: str) -> None: ...
-
+    from aboard.agent.beacon.aboard_beacon import Beacon
 
 REPORT_SECONDS = 0.2
 

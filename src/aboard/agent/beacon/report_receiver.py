@@ -14,7 +14,7 @@ from math import isfinite
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.private_folders import replace_file
-from aboard.agent.secret_redaction import Redactor
+from aboard.agent.secret_redaction import Redactor, mask_secrets
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class BeaconReceiver:
                 self._raise(child, beacon, time.time(), raised)
         beacon.pid = 0
         stack = _read_fatal_stack(beacon.stacks) if code < 0 else ""
-        return {"stack": _mask_secrets(stack, beacon.secrets)} if stack else {}
+        return {"stack": mask_secrets(stack, beacon.secrets)} if stack else {}
 
     def steps(self) -> dict[str, dict[str, Any]]:
         """The latest step of each child that reported one, and its trainer's metrics."""
@@ -321,7 +321,7 @@ def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str
     longest = max((len(secret) for secret in secrets), default=1)
     # Encoded, it is up to three times as long; of a very long one, only itself is worth the loss of text.
     edge = max(longest, min(Redactor(secrets).longest, EDGE_CHARS)) - 1
-    message, trace = (_mask_secrets(raised[key], secrets) for key in ("message", "trace"))
+    message, trace = (mask_secrets(raised[key], secrets) for key in ("message", "trace"))
     if len(raised["message"]) >= MESSAGE_CHARS:
         message = message[: min(MESSAGE_CHARS, len(message) - edge)]
     if len(raised["trace"]) >= TRACE_CHARS:
@@ -329,28 +329,14 @@ def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str
     fields = {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
     error = raised.get("error", "")
     if error and len(error) <= TRACE_CHARS:
-        fields["error"] = _mask_secrets(error, secrets)
+        fields["error"] = mask_secrets(error, secrets)
     return fields
-
-
-def _mask_secrets(text: str, secrets: list[str]) -> str:
-    redactor = Redactor(secrets)
-    data = text.encode("utf-8", "surrogatepass")
-    return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")
 
 
 def _read_fatal_stack(path: str) -> str:
     """The main thread's part of what faulthandler wrote when a signal killed the rank: it comes last."""
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            regular = stat.S_ISREG(os.fstat(fd).st_mode)
-            size = os.lseek(fd, 0, os.SEEK_END) if regular else 0
-            os.lseek(fd, max(0, size - ERROR_FILE_BYTES), os.SEEK_SET)
-            text = os.read(fd, ERROR_FILE_BYTES).decode("utf-8", "replace") if regular else ""
-        finally:
-            os.close(fd)
-        _, fatal, threads = text.rpartition(FATAL)
+        _, fatal, threads = _read_end(path).decode("utf-8", "replace").rpartition(FATAL)
         start = max(threads.rfind("Thread 0x"), threads.rfind("Current thread 0x"))
         if fatal and start >= 0:
             return "\n".join(line for line in threads[start : start + FATAL_CHARS].splitlines() if line.isprintable())
@@ -360,13 +346,7 @@ def _read_fatal_stack(path: str) -> str:
 def _read_error_file(path: str) -> dict[str, str] | None:
     """What torch's `record` wrote: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": …}}}."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            # A rank may have put anything there: only a regular file is read, up to a limit.
-            raw = os.read(fd, ERROR_FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-        finally:
-            os.close(fd)
-        message = frames.unpack(raw)["message"]
+        message = frames.unpack(_read_end(path))["message"]
         # A process that died in C++ leaves only the message.
         text = message if isinstance(message, str) else str(message["message"])
         trace = "" if isinstance(message, str) else str(message["extraInfo"]["py_callstack"])
@@ -375,3 +355,14 @@ def _read_error_file(path: str) -> dict[str, str] | None:
             kind, rest = "", text
         return {"type": kind, "message": rest, "trace": trace}
     return None
+
+
+def _read_end(path: str) -> bytes:
+    """A rank may have put anything there: only a regular file is read, up to a limit."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        about = os.fstat(fd)
+        start = max(0, about.st_size - ERROR_FILE_BYTES)
+        return os.pread(fd, ERROR_FILE_BYTES, start) if stat.S_ISREG(about.st_mode) else b""
+    finally:
+        os.close(fd)

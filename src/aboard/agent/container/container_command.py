@@ -21,27 +21,12 @@ RUN_LABEL = "aboard.run"
 SYSTEM_PATHS = ("/etc/nccl.conf", "/etc/crusoe", "/opt/hpcx", "/dev/infiniband")
 # Variables that name a file or directory, and those that libraries use without the variable.
 PATH_VARIABLES = {
-    "NCCL_TOPO_FILE": "",
-    "NCCL_GRAPH_FILE": "",
-    "NCCL_CONF_FILE": "~/.nccl.conf",
-    "NCCL_NET_PLUGIN": "",
-    "NCCL_TUNER_PLUGIN": "",
-    "HF_HOME": "~/.cache/huggingface",
-    "HF_HUB_CACHE": "",
-    "HF_DATASETS_CACHE": "",
-    "HF_TOKEN_PATH": "",
-    "TRANSFORMERS_CACHE": "",
-    "TORCH_HOME": "~/.cache/torch",
-    "TORCH_EXTENSIONS_DIR": "",
-    "TORCHINDUCTOR_CACHE_DIR": "",
-    "TRITON_CACHE_DIR": "",
-    "WANDB_DIR": "",
-    "WANDB_CACHE_DIR": "~/.cache/wandb",
-    "WANDB_CONFIG_DIR": "~/.config/wandb",
-    "MLFLOW_TRACKING_URI": "~/.mlflow",
-    "NETRC": "~/.netrc",
-    "TMPDIR": "",
-}
+    "NCCL_TOPO_FILE": "", "NCCL_GRAPH_FILE": "", "NCCL_CONF_FILE": "~/.nccl.conf", "NCCL_NET_PLUGIN": "",
+    "NCCL_TUNER_PLUGIN": "", "HF_HOME": "~/.cache/huggingface", "HF_HUB_CACHE": "", "HF_DATASETS_CACHE": "",
+    "HF_TOKEN_PATH": "", "TRANSFORMERS_CACHE": "", "TORCH_HOME": "~/.cache/torch", "TORCH_EXTENSIONS_DIR": "",
+    "TORCHINDUCTOR_CACHE_DIR": "", "TRITON_CACHE_DIR": "", "WANDB_DIR": "", "WANDB_CACHE_DIR": "~/.cache/wandb",
+    "WANDB_CONFIG_DIR": "~/.config/wandb", "MLFLOW_TRACKING_URI": "~/.mlflow", "NETRC": "~/.netrc", "TMPDIR": "",
+}  # fmt: skip
 # Variables of the node's login that ranks in a container get, as ranks outside do.
 INHERITED_PREFIXES = (
     *("NCCL_", "GLOO_", "UCX_", "FI_", "HF_", "HUGGING_FACE_", "TRANSFORMERS_", "WANDB_", "MLFLOW_", "TORCH"),
@@ -201,7 +186,8 @@ def _list_user_and_limits(spec: ContainerSpec, env: Mapping[str, str]) -> list[s
     limits = ["--ulimit=memlock=-1", "--ulimit=stack=67108864"]
     # Without root, Docker maps its root to this user, as Podman does.
     rootless = "/run/user/" in env.get("DOCKER_HOST", "")
-    return limits if rootless or has_option(spec.options, "--user", "-u") else [*limits, "--user=%d:%d" % _read_ids()]
+    has_user = rootless or has_option(spec.options, "--user", "-u")
+    return limits if has_user else [*limits, "--user=%d:%d" % (os.getuid(), os.getgid())]
 
 
 def _list_docker_gpus(spec: ContainerSpec, gpus: str) -> list[str]:
@@ -262,7 +248,3 @@ def _drop_duplicates(binds: Iterable[str]) -> list[str]:
     for bind in binds:
         by_target.setdefault(split_bind(bind)[1], bind)
     return list(by_target.values())
-
-
-def _read_ids() -> tuple[int, int]:
-    return os.getuid(), os.getgid()

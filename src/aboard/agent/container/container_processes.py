@@ -10,13 +10,10 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Mapping
 
-from aboard.agent import process_tree
+from aboard.agent import process_tree, procfs
 from aboard.agent.event_loop import EventLoop
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # The child's number, in the environment of all its processes inside.
 MARK = "ABOARD_CONTAINER"
@@ -24,24 +21,14 @@ MARK = "ABOARD_CONTAINER"
 STARTERS = (b"apptainer", b"singularity", b"starter", b"starter-suid", b"crun", b"runc")
 # They serve a container until its rank has exited, and exit then.
 HELPERS = (
-    b"podman",
-    b"docker",
-    b"conmon",
-    b"squashfuse",
-    b"squashfuse_ll",
-    b"fuse2fs",
-    b"fuse-overlayfs",
-    b"gocryptfs",
-)
+    b"podman", b"docker", b"conmon", b"squashfuse", b"squashfuse_ll", b"fuse2fs", b"fuse-overlayfs", b"gocryptfs",
+)  # fmt: skip
 # The first process of a container, which only waits for the rank and passes signals on to it.
 INIT_PROGRAMS = (b"podman-init", b"docker-init", b"catatonit", b"tini", b"dumb-init", b"appinit", b"sinit")
 # Their containers outlive the process that we start.
 DETACHED_RUNTIMES = ("docker", "podman")
 # What they return for a command that died of a signal is this plus its number: podman-run(1).
 SIGNAL_BASE = 128
-# Start time in /proc/PID/stat, counted from the state behind the name: proc(5).
-BORN = 19
-ENVIRON_LIMIT = 1024 * 1024
 
 
 class ContainerProcesses:
@@ -110,7 +97,8 @@ class ContainerProcesses:
             return
         found: dict[str, list[int]] = {}
         for pid in process_tree.find_run_processes(self._run):
-            mark = _read_mark(pid)
+            env = procfs.parse_environ(procfs.read_environ(pid))
+            mark = env.get(MARK.encode(), b"").decode("ascii", "replace")
             if mark in missing and _is_inside(pid):
                 found.setdefault(mark, []).append(pid)
         for mark, pids in found.items():
@@ -165,35 +153,19 @@ def _is_inside(pid: int) -> bool:
 
 def _read_namespace(pid: int) -> int:
     """Its mount namespace, which unlike a root directory is never on a dead mount; 0 if it can't be read."""
-    with contextlib.suppress(OSError):
-        return os.stat("/proc/%d/ns/mnt" % pid).st_ino
-    return 0
-
-
-def _read_mark(pid: int) -> str:
-    for entry in _read_file(pid, "environ").split(b"\0"):
-        name, _, value = entry.partition(b"=")
-        if name == MARK.encode():
-            return value.decode("ascii", "replace")
-    return ""
+    return procfs.read_namespace(pid, "mnt")
 
 
 def _read_name(pid: int) -> bytes:
-    return _read_file(pid, "comm").strip()
+    return procfs.read_kernel_file("/proc/%d/comm" % pid).strip()
 
 
 def _read_born(pid: int) -> bytes:
-    fields = _read_file(pid, "stat").rpartition(b")")[2].split()
-    return fields[BORN] if len(fields) > BORN and fields[0] not in (b"Z", b"X") else b""
+    fields = procfs.read_stat(pid)
+    return fields[procfs.START_TIME] if fields and fields[procfs.STATE] not in (b"Z", b"X") else b""
 
 
 def _read_group(pid: int) -> int:
     with contextlib.suppress(OSError):
         return os.getpgid(pid)
     return 0
-
-
-def _read_file(pid: int, name: str) -> bytes:
-    with contextlib.suppress(OSError), open("/proc/%d/%s" % (pid, name), "rb") as file:
-        return file.read(ENVIRON_LIMIT)
-    return b""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.container import container_cleanup, container_command
 from aboard.agent.container.image_unpack import ImageUnpacks
 
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Start = Callable[[str], None]
+Start = Callable[[str], None]
 
 
 class ContainerRequests:
@@ -22,32 +19,24 @@ class ContainerRequests:
         # It contains our pid, so that the check for leftovers can tell whether we are alive.
         self.run = "ask-%d" % os.getpid()
         self._directory = run_directory.make_directory(self.run)
-        self._unpacks = ImageUnpacks(self.run, self._directory)
+        self.unpacks = ImageUnpacks(self.run, self._directory)
         self._waiting: dict[int, Start] = {}
         self._marks: list[str] = []
 
     def hold(self, message: frames.Message, start: Start) -> bool:
         """Whether the request waits for its image; `start` is called later, with why the image can't be used."""
-        if not self._unpacks.hold(message):
+        if not self.unpacks.hold(message):
             return False
         self._waiting[id(message)] = start
         return True
 
-    def find_failure(self, message: frames.Message) -> str:
-        """Why the image could not be unpacked; "" if it was, or needs not be."""
-        return self._unpacks.find_failure(message)
-
     def reap(self) -> None:
         """Starts the requests whose image has been unpacked."""
-        for pid in self._unpacks.list_pids():
+        for pid in self.unpacks.list_pids():
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
-                for message, why in self._unpacks.reap(pid, os.waitstatus_to_exitcode(status)):
+                for message, why in self.unpacks.reap(pid, os.waitstatus_to_exitcode(status)):
                     self._waiting.pop(id(message))(why)
-
-    def release_images(self) -> dict[str, str]:
-        """The images that were unpacked, for a supervisor to move into its run's directory."""
-        return self._unpacks.release()
 
     def record(self, message: frames.Message, mark: str) -> None:
         """Records a request that starts, so that nothing of it remains."""
@@ -60,7 +49,7 @@ class ContainerRequests:
     def wrap(self, message: frames.Message, argv: list[str], env: dict[str, str]) -> None:
         """Turns argv and env into the command that runs them inside; in the child, since a dead mount may block it."""
         spec = container_command.ContainerSpec(message["container"])
-        spec.image = self._unpacks.resolve(spec.image)
+        spec.image = self.unpacks.resolve(spec.image)
         cwd = message.get("cwd")
         if cwd is not None and os.path.isdir(cwd):
             os.chdir(cwd)
@@ -77,7 +66,7 @@ class ContainerRequests:
 
     def end(self, *, clean: bool) -> None:
         """Leaves nothing behind; unless `clean`, a runtime was killed and may have left its container."""
-        self._unpacks.drop()
+        self.unpacks.drop()
         if not clean:
             container_cleanup.remove_containers(self.run, self._directory)
         # Podman's first command of a login starts a process that keeps the user's namespaces.

@@ -7,7 +7,9 @@ import time
 
 from aboard.agent import forked_work, frames, process_tree
 from aboard.agent.inspect import launcher_detection
-from aboard.agent.inspect.external_process import RANK_VARIABLES, ExternalProcess, read_owner, resolve_user
+from aboard.agent.inspect.external_process import RANK_VARIABLES, ExternalProcess
+from aboard.agent.process_tree import list_ancestors
+from aboard.agent.procfs import read_owner, resolve_user
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def find_external_ranks(pids: Sequence[int] | None) -> list[dict[str, Any]]:
     ranks, and a requested rank selects all of its world.
     """
     table = process_tree.read_parents()
-    above = {os.getpid(), *_list_ancestors(os.getpid(), table)}
+    above = {os.getpid(), *list_ancestors(os.getpid(), table)}
     mine = [ExternalProcess(pid) for pid in sorted(table) if pid not in above and os.getuid() in (0, read_owner(pid))]
     candidates = {each.pid: each for each in mine if process_tree.RUN_ID not in each.env}
     ranks = _select_ranks(candidates, table)
@@ -86,11 +88,11 @@ def _describe_requested(pid: int, table: dict[int, int], ranks: Sequence[Externa
     if pid not in table:
         return [{"pid": pid, "why": "absent"}]
     if os.getuid() not in (0, read_owner(pid)):
-        return [{"pid": pid, "why": "denied", "user": resolve_user(pid)}]
+        return [{"pid": pid, "why": "denied", "user": resolve_user(read_owner(pid))}]
     process = ExternalProcess(pid)
     if process_tree.RUN_ID in process.env:
         return [_describe_own_run(pid, process.env[process_tree.RUN_ID])]
-    below = [each.describe() for each in ranks if pid in _list_ancestors(each.pid, table)]
+    below = [each.describe() for each in ranks if pid in list_ancestors(each.pid, table)]
     if below and (process.launcher or not process.python):
         return below
     return [process.describe(), *(each.describe() for each in ranks if _is_same_world(process, each))]
@@ -115,18 +117,16 @@ def _select_ranks(candidates: dict[int, ExternalProcess], table: dict[int, int])
     for pid, each in eligible.items():
         same = [
             other
-            for other in _list_ancestors(pid, table)
+            for other in list_ancestors(pid, table)
             if other in eligible and eligible[other].identity == each.identity
         ]
         families.setdefault(same[-1] if same else pid, []).append(each)
     # Under Slurm a script that starts ranks has rank numbers of its own, which differ from theirs.
-    parents = {
-        other for pid in families if _has_torch_variables(eligible[pid]) for other in _list_ancestors(pid, table)
-    }
+    parents = {other for pid in families if _has_torch_variables(eligible[pid]) for other in list_ancestors(pid, table)}
     ranks = []
     for top, members in families.items():
         if _has_torch_variables(eligible[top]) or top not in parents:
-            members.sort(key=lambda each: (len(_list_ancestors(each.pid, table)), each.pid))
+            members.sort(key=lambda each: (len(list_ancestors(each.pid, table)), each.pid))
             ranks.append(next((each for each in members if each.torch), eligible[top]))
     return ranks
 
@@ -135,7 +135,7 @@ def _select_waiting_launchers(
     candidates: dict[int, ExternalProcess], table: dict[int, int], ranks: Iterable[ExternalProcess]
 ) -> list[ExternalProcess]:
     """Launchers that have not started a rank yet: their own rendezvous comes first."""
-    busy = {other for rank in ranks for other in _list_ancestors(rank.pid, table)}
+    busy = {other for rank in ranks for other in list_ancestors(rank.pid, table)}
     meet = [
         each
         for each in candidates.values()
@@ -147,11 +147,3 @@ def _select_waiting_launchers(
 
 def _has_torch_variables(process: ExternalProcess) -> bool:
     return all(word in process.env for word in RANK_VARIABLES[0])
-
-
-def _list_ancestors(pid: int, table: dict[int, int]) -> list[int]:
-    ancestors: list[int] = []
-    while table.get(pid, 0) > 0 and table[pid] not in ancestors:
-        pid = table[pid]
-        ancestors.append(pid)
-    return ancestors

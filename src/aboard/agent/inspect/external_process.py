@@ -6,14 +6,11 @@ script's name leave it.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pwd
 import time
 
-from aboard.agent import process_tree
+from aboard.agent import process_tree, procfs
 from aboard.agent.inspect import launcher_detection
-from aboard.agent.inspect.process_activity import TICKS, read_kernel_file, read_stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -31,20 +28,10 @@ ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
 JOB, STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
 # With it, torchrun's own process runs the store, and rank 0 is a client like all others.
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-VARIABLES = {word for pair in RANK_VARIABLES for word in pair} | {
-    ADDRESS,
-    PORT,
-    AGENT_STORE,
-    JOB,
-    STEP,
-    process_tree.RUN_ID,
-    *launcher_detection.VARIABLES,
-}
-ENVIRON_LIMIT = 1024 * 1024
+VARIABLES = {ADDRESS, PORT, AGENT_STORE, JOB, STEP, process_tree.RUN_ID, *launcher_detection.VARIABLES}
+VARIABLES.update(*RANK_VARIABLES)
 MAPS_LIMIT = 16 * 1024 * 1024
 LONGEST = 255
-# starttime in /proc/PID/stat, counted from the state behind the name: proc(5).
-START_TIME = 19
 
 
 class ExternalProcess:
@@ -52,10 +39,8 @@ class ExternalProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.env = parse_environment(read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT))
-        self.argv = [
-            word.decode("utf-8", "replace") for word in read_kernel_file("/proc/%d/cmdline" % pid).split(b"\0")[:-1]
-        ]
+        self.env = parse_environment(procfs.read_environ(pid))
+        self.argv = procfs.read_command_line(pid)
         self.launcher = launcher_detection.detect_launcher(self.argv)
         self.numbers = parse_rank_and_world(self.env)
 
@@ -65,13 +50,11 @@ class ExternalProcess:
 
     @property
     def python(self) -> bool:
-        with contextlib.suppress(OSError):
-            return os.path.basename(os.readlink("/proc/%d/exe" % self.pid)).startswith(("python", "pypy"))
-        return False
+        return os.path.basename(procfs.read_link("/proc/%d/exe" % self.pid)).startswith(("python", "pypy"))
 
     @property
     def torch(self) -> bool:
-        return b"/libtorch" in read_kernel_file("/proc/%d/maps" % self.pid, MAPS_LIMIT)
+        return b"/libtorch" in procfs.read_kernel_file("/proc/%d/maps" % self.pid, MAPS_LIMIT)
 
     def describe(self) -> dict[str, Any]:
         rank, world = self.numbers if self.numbers is not None else (None, None)
@@ -96,9 +79,9 @@ class ExternalProcess:
                 port=_parse_count(rendezvous["port"]), hosts=description["rank"] == 0, launcher=self.launcher
             )
         description.update(
-            cwd=_read_cwd(self.pid),
+            cwd=procfs.read_link("/proc/%d/cwd" % self.pid),
             began=_read_start_time(self.pid),
-            user=resolve_user(self.pid),
+            user=procfs.resolve_user(procfs.read_owner(self.pid)),
             what=describe_command(self.argv),
         )
         return description
@@ -106,13 +89,8 @@ class ExternalProcess:
 
 def parse_environment(raw: bytes) -> dict[str, str]:
     """Only the variables that identify the rank and its world."""
-    variables = {}
-    for entry in raw.split(b"\0"):
-        name, _, value = entry.partition(b"=")
-        word = name.decode("ascii", "replace")
-        if word in VARIABLES:
-            variables[word] = value.decode("ascii", "replace")[:LONGEST]
-    return variables
+    pairs = ((name.decode("ascii", "replace"), value) for name, value in procfs.parse_environ(raw).items())
+    return {word: value.decode("ascii", "replace")[:LONGEST] for word, value in pairs if word in VARIABLES}
 
 
 def parse_rank_and_world(env: dict[str, str]) -> tuple[int, int] | None:
@@ -141,26 +119,8 @@ def _parse_count(text: str) -> int | None:
     return int(text) if text.isdigit() and len(text) < 9 else None  # noqa: PLR2004 - longer than any world size
 
 
-def read_owner(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat("/proc/%d" % pid).st_uid
-    return -1
-
-
-def resolve_user(pid: int) -> str:
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(read_owner(pid)).pw_name
-    return str(read_owner(pid))
-
-
-def _read_cwd(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink("/proc/%d/cwd" % pid)
-    return ""
-
-
 def _read_start_time(pid: int) -> float:
     """When it started, by this node's clock."""
-    fields = read_stat(pid)
-    up = float(read_kernel_file("/proc/uptime", 64).split()[0])
-    return time.time() - (up - int(fields[START_TIME]) / TICKS) if len(fields) > START_TIME else 0.0
+    fields = procfs.read_stat(pid)
+    up = float(procfs.read_kernel_file("/proc/uptime", 64).split()[0])
+    return time.time() - (up - int(fields[procfs.START_TIME]) / procfs.TICKS) if fields else 0.0

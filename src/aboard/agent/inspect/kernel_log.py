@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 LINES = 20
 JOURNAL_LINES = 2000
@@ -17,15 +14,10 @@ MOST_BYTES = 8 * 1024 * 1024
 SAME_SECONDS = 10.0
 _GPU_WORDS = (b"NVRM: Xid", b"SXid (", b"fallen off the bus", b"RmInitAdapter failed")
 # Messages of the kernel that name a fault.
-_FAULT_WORDS = [b"Out of memory", b"oom-kill", b"Killed process", b"hung_task", b"blocked for more than"]
-_FAULT_WORDS += [
-    b"not responding",
-    b"I/O error",
-    b"NIC Link is Down",
-    b"Link is Down",
-    b"nf_conntrack: table full",
-    b"mce:",
-]
+_FAULT_WORDS = (
+    b"Out of memory", b"oom-kill", b"Killed process", b"hung_task", b"blocked for more than", b"not responding",
+    b"I/O error", b"NIC Link is Down", b"Link is Down", b"nf_conntrack: table full", b"mce:",
+)  # fmt: skip
 
 
 def read_kernel_log() -> list[str] | None:

@@ -9,6 +9,7 @@ import signal
 import time
 
 from aboard.agent import frames, process_tree, run_directory
+from aboard.agent.procfs import PAGE, parse_environ, read_environ, read_kernel_file, read_owner
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ CHECK_RUN = "ask-"
 # What makes a process a rank to torchrun, DeepSpeed and mpirun wrappers alike.
 RANK_WORDS = ("RANK", "MASTER_ADDR")
 MOST = 200
-ENVIRON_LIMIT = 1024 * 1024
 # A supervisor makes its directory a moment before it listens in it.
 BEGIN_SECONDS = 10.0
 CLEAR_SECONDS = 5.0
@@ -94,9 +94,9 @@ class _ProcessTable:
 
     def __init__(self) -> None:
         self._table = process_tree.read_parents()
-        above = {os.getpid(), *self._above(os.getpid())}
+        above = {os.getpid(), *process_tree.list_ancestors(os.getpid(), self._table)}
         self._marks = {
-            pid: _read_marks(pid) for pid in self._table if pid not in above and _read_uid(pid) == os.getuid()
+            pid: _read_marks(pid) for pid in self._table if pid not in above and read_owner(pid) == os.getuid()
         }
 
     def runs(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
@@ -112,7 +112,7 @@ class _ProcessTable:
                 run = known.get(mark) or UNKNOWN_RUN % (mark % 2**process_tree.MARK_BITS)
             # An agent above it is its supervisor or bridge, even one with another /tmp than ours.
             if run:
-                owned = any(_is_agent_process(above) for above in self._above(pid))
+                owned = any(_is_agent_process(above) for above in process_tree.list_ancestors(pid, self._table))
                 (active if owned else pids_by_run).setdefault(run, []).append(pid)
         for run in [run for run in pids_by_run if _has_supervisor(run)]:
             active.setdefault(run, []).extend(pids_by_run.pop(run))
@@ -131,17 +131,10 @@ class _ProcessTable:
             if self._table.get(pid, 0) not in strays
         ]
 
-    def _above(self, pid: int) -> list[int]:
-        ancestors: list[int] = []
-        while self._table.get(pid, 0) > 0 and self._table[pid] not in ancestors:
-            pid = self._table[pid]
-            ancestors.append(pid)
-        return ancestors
-
     def _orphan(self, pid: int) -> bool:
         parent = self._table.get(pid, 0)
         return parent == 0 or (
-            parent == 1 and (_read_uid(1) != os.getuid() or _read_proc_file(1, "comm").strip() in REAPERS)
+            parent == 1 and (read_owner(1) != os.getuid() or read_kernel_file("/proc/1/comm").strip() in REAPERS)
         )
 
 
@@ -178,13 +171,14 @@ def _has_supervisor(run: str) -> bool:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1)
             connection.connect(os.path.join(directory, run_directory.SOCKET))
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, run_directory.UnsafePlace):
+        # A name that cannot be a run's has no supervisor.
         return False
     except FileNotFoundError:
         return _is_young_directory(run)
     except OSError:
-        # A name that cannot be a run's has no supervisor; any other error proves nothing.
-        return not _is_invalid_run_id(run)
+        # Any other error proves nothing.
+        return True
     return True
 
 
@@ -195,35 +189,21 @@ def _is_young_directory(run: str) -> bool:
         return False
 
 
-def _is_invalid_run_id(run: str) -> bool:
-    try:
-        run_directory.resolve_directory(run)
-    except run_directory.UnsafePlace:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def _read_marks(pid: int) -> dict[str, str]:
     """Only the variables of its environment that identify its run."""
-    marks = {}
-    for entry in _read_proc_file(pid, "environ").split(b"\0"):
-        name, _, value = entry.partition(b"=")
-        word = name.decode("ascii", "replace")
-        if word == process_tree.RUN_ID or word in RANK_WORDS:
-            marks[word] = value.decode("ascii", "replace")[: run_directory.MAX_RUN_ID_CHARS]
-    return marks
+    env, names = parse_environ(read_environ(pid)), (process_tree.RUN_ID, *RANK_WORDS)
+    values = {name: env[name.encode()].decode("ascii", "replace") for name in names if name.encode() in env}
+    return {name: value[: run_directory.MAX_RUN_ID_CHARS] for name, value in values.items()}
 
 
 def _is_agent_process(pid: int) -> bool:
-    words = _read_proc_file(pid, "cmdline").split(b"\0")
+    words = read_kernel_file("/proc/%d/cmdline" % pid).split(b"\0")
     return b"-ISc" in words and any(b"aboard: python" in word for word in words)
 
 
 def _describe_program(pid: int) -> str:
     """The program and its script, as in "python3 train.py", without the arguments."""
-    words = [word.decode("utf-8", "replace") for word in _read_proc_file(pid, "cmdline").split(b"\0")]
+    words = [word.decode("utf-8", "replace") for word in read_kernel_file("/proc/%d/cmdline" % pid).split(b"\0")]
     parts = [os.path.basename(words[0])]
     if len(words) > 1 and not words[1].startswith("-"):
         parts.append(os.path.basename(words[1]))
@@ -232,18 +212,5 @@ def _describe_program(pid: int) -> str:
 
 def _read_memory(pid: int) -> int:
     """Its resident memory in bytes, without pages that it shares: statm in proc(5)."""
-    words = _read_proc_file(pid, "statm").split()
-    return (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE") if len(words) > 2 else 0  # noqa: PLR2004 - its third word
-
-
-def _read_uid(pid: int) -> int:
-    try:
-        return os.stat("/proc/%d" % pid).st_uid
-    except OSError:
-        return -1
-
-
-def _read_proc_file(pid: int, name: str) -> bytes:
-    with contextlib.suppress(OSError), open("/proc/%d/%s" % (pid, name), "rb") as file:
-        return file.read(ENVIRON_LIMIT)
-    return b""
+    words = read_kernel_file("/proc/%d/statm" % pid).split()
+    return (int(words[1]) - int(words[2])) * PAGE if len(words) > 2 else 0  # noqa: PLR2004 - its third word

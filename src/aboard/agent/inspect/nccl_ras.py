@@ -6,12 +6,11 @@ the peer replies as RAS. https://docs.nvidia.com/deeplearning/nccl/user-guide/do
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
 
-from aboard.agent.inspect.process_activity import STATE, read_kernel_file, read_stat
+from aboard.agent.procfs import STATE, parse_environ, read_environ, read_namespace, read_stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ PORT = 28028
 # RAS waits for unresponsive processes in whole seconds, and 0 means for ever.
 SECONDS = 1.4
 MOST_BYTES = 256 * 1024
-ENVIRON_LIMIT = 256 * 1024
 # All ranks of a node listen on the same port, and the kernel chooses: a stopped one never responds.
 GREETINGS = 3
 GREETING_SECONDS = 0.1
@@ -38,7 +36,7 @@ def query_ras(roots: Mapping[str, int], sockets: Mapping[str, Sequence[Mapping[s
         places = [str(each["local"]) for each in sockets.get(name, ()) if each["state"] == "LISTEN"] if port else []
         for place in places:
             host, _, number = place.rpartition(":")
-            if number == str(port) and _is_same_network(root):
+            if number == str(port) and read_namespace(root, "net") == read_namespace(os.getpid(), "net"):
                 return RasQuery(host.strip("[]"), int(number))
     return None
 
@@ -127,20 +125,8 @@ def _parse_reply(reply: bytes) -> dict[str, str]:
 
 def _read_ras_port(pid: int) -> int:
     """The RAS port from its environment, else the default; 0 where RAS is off. Skips a process stuck in the kernel."""
-    env = {}
-    if read_stat(pid)[STATE : STATE + 1] != [b"D"]:
-        for entry in read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT).split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name in (b"NCCL_RAS_ADDR", b"NCCL_RAS_ENABLE"):
-                env[name] = value
+    env = parse_environ(read_environ(pid)) if read_stat(pid)[STATE : STATE + 1] != [b"D"] else {}
     if env.get(b"NCCL_RAS_ENABLE", b"1").strip() == b"0":
         return 0
     number = env.get(b"NCCL_RAS_ADDR", b"").rpartition(b":")[2]
     return int(number) if number.isdigit() and len(number) < 6 else PORT  # noqa: PLR2004 - digits of a port
-
-
-def _is_same_network(pid: int) -> bool:
-    """Whether it shares our network: a rank in a container may have its own loopback."""
-    with contextlib.suppress(OSError):
-        return os.stat("/proc/%d/ns/net" % pid).st_ino == os.stat("/proc/self/ns/net").st_ino
-    return False

@@ -7,7 +7,7 @@ import os
 import time
 
 from aboard.agent.inspect.kernel_log import read_kernel_log
-from aboard.agent.inspect.process_activity import SYSTEM, TICKS, USER, read_kernel_file, read_stat
+from aboard.agent.procfs import SYSTEM, TICKS, USER, list_pids, read_kernel_file, read_name, read_stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -23,13 +23,10 @@ LEAST_CORES = 0.1
 MOST_MOUNTS = 64
 GPUS = "/proc/driver/nvidia/gpus"
 # The kernel's own file systems, which contain no user data.
-_VIRTUAL = frozenset(
-    (
-        "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs",
-        "securityfs", "pstore", "bpf", "configfs", "hugetlbfs", "fusectl", "autofs", "binfmt_misc", "nsfs",
-        "rpc_pipefs",
-    )
-)  # fmt: skip
+_VIRTUAL = frozenset((
+    "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs", "securityfs", "pstore",
+    "bpf", "configfs", "hugetlbfs", "fusectl", "autofs", "binfmt_misc", "nsfs", "rpc_pipefs",
+))  # fmt: skip
 
 
 class NodeCounters:
@@ -37,7 +34,7 @@ class NodeCounters:
 
     def __init__(self) -> None:
         self.at = time.monotonic()
-        self.used = {int(name): _read_cpu_seconds(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+        self.used = {pid: _read_cpu_seconds(pid) for pid in list_pids()}
         self.links = _read_links()
         self.resent = _read_retransmits()
 
@@ -52,7 +49,9 @@ def compute_rates(before: NodeCounters, after: NodeCounters, ours: Iterable[int]
         if pid not in own and pid != os.getpid() and pid in before.used
     }
     busiest = sorted((pid for pid in cores if cores[pid] >= LEAST_CORES), key=lambda pid: -cores[pid])[:NEIGHBOURS]
-    rates: dict[str, Any] = {"neighbours": [_describe_neighbour(pid, cores[pid]) for pid in busiest]}
+    rates: dict[str, Any] = {
+        "neighbours": [{"pid": pid, "name": read_name(pid), "cores": round(cores[pid], 2)} for pid in busiest]
+    }
     rates["others"] = round(sum(cores.values()), 2)
     if before.resent is not None and after.resent is not None:
         rates["resent"] = round((after.resent - before.resent) / elapsed, 1)
@@ -79,8 +78,7 @@ def read_node_state() -> dict[str, Any]:
     for key, name in (("memory", b"MemTotal"), ("free", b"MemAvailable"), ("swap", b"SwapTotal")):
         if name in sizes:
             state[key] = int(sizes[name].split()[0]) * 1024
-    group = find_memory_group()
-    state.update(_read_memory_limits(group))
+    state.update(_read_memory_limits(_find_control_group(b"memory")))
     kills = count_oom_kills()
     if kills is not None:
         state["oom_kills"] = kills
@@ -124,14 +122,12 @@ def read_disk_usage(path: str) -> dict[str, Any]:
 
 def count_oom_kills() -> int | None:
     """How many processes of our cgroup the OOM killer killed; of the whole node where only that is known."""
-    group = find_memory_group()
-    for name in ("memory.events", "memory.oom_control"):
-        for line in read_kernel_file(os.path.join(group, name)).split(b"\n") if group else ():
+    group = _find_control_group(b"memory")
+    files = [os.path.join(group, name) for name in ("memory.events", "memory.oom_control")] if group else []
+    for path in (*files, "/proc/vmstat"):
+        for line in read_kernel_file(path).split(b"\n"):
             if line.startswith(b"oom_kill "):
                 return int(line.split()[1])
-    for line in read_kernel_file("/proc/vmstat").split(b"\n"):
-        if line.startswith(b"oom_kill "):
-            return int(line.split()[1])
     return None
 
 
@@ -163,10 +159,6 @@ def compute_throttled_share(before: tuple[int, int] | None) -> float | None:
     return round((now[1] - before[1]) / (now[0] - before[0]), 3)
 
 
-def find_memory_group() -> str:
-    return _find_control_group(b"memory")
-
-
 def _find_control_group(controller: bytes) -> str:
     """The directory of our cgroup, v1 or v2; "" where it is not visible, as in most containers."""
     for line in read_kernel_file("/proc/self/cgroup").split(b"\n"):
@@ -195,11 +187,6 @@ def _read_memory_limits(group: str) -> dict[str, int]:
 def _read_cpu_seconds(pid: int) -> float:
     fields = read_stat(pid)
     return (int(fields[USER]) + int(fields[SYSTEM])) / TICKS if len(fields) > SYSTEM else 0.0
-
-
-def _describe_neighbour(pid: int, cores: float) -> dict[str, Any]:
-    name = read_kernel_file("/proc/%d/comm" % pid, 64).decode("utf-8", "replace").strip()
-    return {"pid": pid, "name": name, "cores": round(cores, 2)}
 
 
 def _read_links() -> dict[str, dict[str, Any]]:

@@ -6,15 +6,13 @@ import contextlib
 import os
 import time
 
+from aboard.agent import procfs
+
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
-# In /proc/PID/stat, counted from the state behind the name: proc(5).
-STATE, PARENT, USER, SYSTEM, THREADS, PAGES = 0, 1, 11, 12, 17, 21
 # A process that hangs has the same state in all samples; one that works shows several.
 SAMPLES = 8
 MOST_TASKS = 64
@@ -37,35 +35,13 @@ _SYSTEM_CALLS = {
         95: "waitid", 56: "openat", 79: "newfstatat", 291: "statx", 43: "statfs",
     },
 }  # fmt: skip
-FILE_CALLS = frozenset(
-    (
-        "read", "write", "pread64", "pwrite64", "readv", "writev", "fsync", "fdatasync", "fstat", "lseek",
-        "flock", "getdents64", "close", "recvfrom", "sendto", "recvmsg", "sendmsg", "connect", "accept",
-        "accept4",
-    )
-)  # fmt: skip
-
-
+FILE_CALLS = frozenset((
+    "read", "write", "pread64", "pwrite64", "readv", "writev", "fsync", "fdatasync", "fstat", "lseek", "flock",
+    "getdents64", "close", "recvfrom", "sendto", "recvmsg", "sendmsg", "connect", "accept", "accept4",
+))  # fmt: skip
 # Calls with a path, and the index of that argument.
 PATH_CALLS = {"open": 0, "stat": 0, "lstat": 0, "statfs": 0, "openat": 1, "newfstatat": 1, "statx": 1}
 MOST_PATH = 256
-
-
-def list_process_trees(roots: Iterable[int]) -> dict[int, list[int]]:
-    """Each root with its descendants, itself first."""
-    below: dict[int, list[int]] = {}
-    for word in os.listdir("/proc"):
-        if word.isdigit():
-            fields = read_stat(int(word))
-            if len(fields) > PARENT:
-                below.setdefault(int(fields[PARENT]), []).append(int(word))
-    trees = {}
-    for root in roots:
-        members = [root]
-        for pid in members:
-            members += below.get(pid, ())
-        trees[root] = members
-    return trees
 
 
 def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str, Any]]:
@@ -76,7 +52,7 @@ def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str,
     for look in range(1, SAMPLES):
         time.sleep(max(0.0, began + seconds * look / (SAMPLES - 1) - time.monotonic()))
         for pid, letters in states.items():
-            letters.append((read_stat(pid) or [b"X"])[STATE].decode("ascii", "replace"))
+            letters.append((procfs.read_stat(pid) or [b"X"])[procfs.STATE].decode("ascii", "replace"))
     elapsed = max(1e-3, time.monotonic() - began)
     activity = {}
     for pid, first in before.items():
@@ -87,34 +63,17 @@ def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str,
     return activity
 
 
-def read_stat(pid: int) -> list[bytes]:
-    """The fields after the name, which may contain anything: proc(5)."""
-    return read_kernel_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()
-
-
-def read_kernel_file(path: str, most: int = 65536) -> bytes:
-    """A whole /proc file, which the kernel returns a page at a time; empty if it cannot be read."""
-    content = b""
-    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
-        while len(content) < most:
-            part = file.read(most - len(content))
-            if not part:
-                break
-            content += part
-    return content
-
-
 class _ProcessCounters:
     """The counters of one process at one time."""
 
     def __init__(self, pid: int) -> None:
-        fields = read_stat(pid)
-        self.alive = len(fields) > PAGES
+        fields = procfs.read_stat(pid)
+        self.alive = len(fields) > procfs.PAGES
         if self.alive:
-            self.state = fields[STATE].decode("ascii", "replace")
-            self.threads = int(fields[THREADS])
-            self.rss = int(fields[PAGES]) * PAGE
-            self.used = (int(fields[USER]) + int(fields[SYSTEM])) / TICKS
+            self.state = fields[procfs.STATE].decode("ascii", "replace")
+            self.threads = int(fields[procfs.THREADS])
+            self.rss = int(fields[procfs.PAGES]) * procfs.PAGE
+            self.used = (int(fields[procfs.USER]) + int(fields[procfs.SYSTEM])) / procfs.TICKS
             self.delayed = _read_run_delay(pid)
 
 
@@ -123,7 +82,7 @@ def _read_run_delay(pid: int) -> float:
     total = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for task in os.listdir("/proc/%d/task" % pid)[:MOST_TASKS]:
-            total += int(read_kernel_file("/proc/%d/task/%s/schedstat" % (pid, task)).split()[1])
+            total += int(procfs.read_kernel_file("/proc/%d/task/%s/schedstat" % (pid, task)).split()[1])
     return total / 1e9
 
 
@@ -131,9 +90,9 @@ def _describe_process(pid: int, first: _ProcessCounters, last: _ProcessCounters,
     call, file = _read_system_call(pid)
     return {
         "pid": pid,
-        "name": read_kernel_file("/proc/%d/comm" % pid, 64).decode("utf-8", "replace").strip(),
+        "name": procfs.read_name(pid),
         "state": last.state,
-        "wchan": read_kernel_file("/proc/%d/wchan" % pid, 128).decode("ascii", "replace"),
+        "wchan": procfs.read_kernel_file("/proc/%d/wchan" % pid, 128).decode("ascii", "replace"),
         "call": call,
         "file": file,
         "cpu": round((last.used - first.used) / elapsed, 3),
@@ -145,7 +104,7 @@ def _describe_process(pid: int, first: _ProcessCounters, last: _ProcessCounters,
 
 def _read_system_call(pid: int) -> tuple[str, str]:
     """The system call in which its first thread waits, and the file behind it; empty where neither is known."""
-    words = read_kernel_file("/proc/%d/syscall" % pid, 256).split()
+    words = procfs.read_kernel_file("/proc/%d/syscall" % pid, 256).split()
     if len(words) < 2 or not words[0].isdigit():  # noqa: PLR2004 - a number and its arguments
         return "", ""
     number = int(words[0])
@@ -167,6 +126,6 @@ def _read_path_argument(pid: int, pointer: int) -> str:
     ):
         memory.seek(pointer)
         # Not beyond its first page: the next one may not be mapped.
-        most = min(MOST_PATH, PAGE - pointer % PAGE)
+        most = min(MOST_PATH, procfs.PAGE - pointer % procfs.PAGE)
         return (memory.read(most) or b"").partition(b"\0")[0].decode("utf-8", "replace")
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from aboard.agent.inspect.process_activity import read_kernel_file
+from aboard.agent.procfs import parse_environ, read_environ, read_kernel_file, read_link
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ TRIES = 4
 AT_ONCE = 8
 TEXT_LIMIT = 64 * 1024
 MOST_FRAMES = 100
-ENVIRON_LIMIT = 1024 * 1024
 TIMED_OUT = "py-spy timed out"
 DENIED_WORDS = ("permission denied", "operation not permitted")
 # Yama's setting that restricts which process may trace another: kernel.org, admin-guide/LSM/Yama.
@@ -112,13 +110,10 @@ def _find_py_spy(pid: int) -> str:
     """Next to its own Python, else on our PATH. Never another user's file: we may be root."""
     folders: list[str] = []
     if os.stat("/proc/%d" % pid).st_uid == os.getuid():
-        for entry in read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT).split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name in ENVIRONMENTS:
-                folders.append(os.path.join(os.fsdecode(value), "bin"))
-        folders += [
-            os.path.dirname(path) for path in (_read_first_argument(pid), _read_executable(pid)) if path.startswith("/")
-        ]
+        env = parse_environ(read_environ(pid))
+        folders += [os.path.join(os.fsdecode(value), "bin") for name, value in env.items() if name in ENVIRONMENTS]
+        paths = (_read_first_argument(pid), read_link("/proc/%d/exe" % pid))
+        folders += [os.path.dirname(path) for path in paths if path.startswith("/")]
     folders += os.environ.get("PATH", os.defpath).split(os.pathsep)
     folders.append(os.path.expanduser("~/.local/bin"))
     return shutil.which(NAME, path=os.pathsep.join(folders)) or ""
@@ -127,14 +122,8 @@ def _find_py_spy(pid: int) -> str:
 def _find_interpreter(pid: int) -> str:
     """Its interpreter as it was called: in a virtual environment that is a link to another one."""
     word = _read_first_argument(pid)
-    return word if word.startswith("/") else _read_executable(pid) or "python3"
+    return word if word.startswith("/") else read_link("/proc/%d/exe" % pid) or "python3"
 
 
 def _read_first_argument(pid: int) -> str:
     return os.fsdecode(read_kernel_file("/proc/%d/cmdline" % pid, 4096).partition(b"\0")[0])
-
-
-def _read_executable(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink("/proc/%d/exe" % pid)
-    return ""

@@ -13,6 +13,7 @@ import time
 
 from aboard.agent.beacon.report_receiver import PHASES, STACKS_SIGNAL, BeaconState
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.procfs import PARENT, STATE, read_stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -275,18 +276,12 @@ def _is_descendant(pid: int, root: int) -> bool:
     for _ in range(64):
         if pid == root:
             return _read_state(root) not in ENDED_STATES
-        fields = _read_stat_fields(pid)
-        if len(fields) < 2 or int(fields[1]) <= 1:  # noqa: PLR2004 - state and parent
+        fields = read_stat(pid)
+        if not fields or int(fields[PARENT]) <= 1:
             return False
-        pid = int(fields[1])
+        pid = int(fields[PARENT])
     return False
 
 
 def _read_state(pid: int) -> bytes:
-    return (_read_stat_fields(pid) or [b""])[0]
-
-
-def _read_stat_fields(pid: int) -> list[bytes]:
-    with contextlib.suppress(OSError), open("/proc/%d/stat" % pid, "rb") as stat:
-        return stat.read().rpartition(b")")[2].split()
-    return []
+    return (read_stat(pid) or [b""])[STATE]

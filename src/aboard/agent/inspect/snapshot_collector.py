@@ -18,6 +18,7 @@ from aboard.agent.inspect.kernel_log import read_journal
 from aboard.agent.inspect.tcp_sockets import SocketTables
 from aboard.agent.network import interface_addresses
 from aboard.agent.network.mtu_probe import probe_packet_sizes
+from aboard.agent.process_tree import list_families, read_parents
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _collect_processes(
     roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, report: Report, *, ras_too: bool
 ) -> nccl_ras.RasQuery | None:
     tables = SocketTables()
-    members = process_activity.list_process_trees(tops.values())
+    members = list_families(tops.values(), read_parents(zombies=True))
     every = {pid for family in members.values() for pid in family}
     # The connections first: half a second later they may have moved on, and a rank with them.
     sockets = {name: tables.of([root]) for name, root in roots.items()}

@@ -13,8 +13,8 @@ import time
 
 from aboard.agent import forked_work, frames
 from aboard.agent.inspect import rank_stacks
-from aboard.agent.inspect.process_activity import read_stat
 from aboard.agent.inspect.snapshot_collector import collect_snapshot
+from aboard.agent.procfs import read_stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:

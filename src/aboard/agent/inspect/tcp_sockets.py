@@ -7,8 +7,8 @@ import os
 import socket
 import struct
 
-from aboard.agent.inspect.process_activity import read_kernel_file
 from aboard.agent.network.tcp_info import read_tcp_infos
+from aboard.agent.procfs import read_kernel_file, read_namespace
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class SocketTables:
 
     def __init__(self) -> None:
         self._tables: dict[int, dict[int, dict[str, Any]]] = {}
-        self._own = _read_namespace("self")
+        self._own = read_namespace(os.getpid(), "net")
 
     def of(self, pids: Iterable[int]) -> list[dict[str, Any]]:
         """The connections of these processes, the most informative first."""
@@ -44,7 +44,7 @@ class SocketTables:
         return sorted(entries.values(), key=_sort_key)[:MOST]
 
     def _table(self, pid: int) -> dict[int, dict[str, Any]]:
-        space = _read_namespace(str(pid))
+        space = read_namespace(pid, "net")
         if space not in self._tables:
             table = _read_tables(pid)
             # The kernel reports more only for our own network namespace.
@@ -60,12 +60,6 @@ def _sort_key(entry: dict[str, Any]) -> tuple[int, int]:
     order = {"SYN_SENT": 0, "LISTEN": 1, "SYN_RECV": 2}
     busy = entry["tx"] + entry["rx"] + entry["resent"] * 1000000
     return order.get(entry["state"], 3), -busy
-
-
-def _read_namespace(pid: str) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat("/proc/%s/ns/net" % pid).st_ino
-    return 0
 
 
 def _list_socket_inodes(pid: int) -> set[int]:

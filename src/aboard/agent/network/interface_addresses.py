@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import socket
 import struct
+from collections.abc import Iterator
 
 from aboard.agent import frames
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from aboard.agent.procfs import list_pids, read_kernel_file, read_link, read_name, resolve_user
 
 # rtnetlink(7): a dump of all addresses, answered by messages of a header, an ifaddrmsg and attributes.
 GET_ADDRESS, NEW_ADDRESS, DONE, FAILED = 22, 20, 3, 2
@@ -65,14 +62,14 @@ def has_connections(port: int) -> bool:
 
 def describe_owner(uid: int, inode: int) -> frames.Message:
     """A socket's process if we may see it, else its user only."""
-    return {"user": _resolve_user(uid), **_find_socket_process(inode)}
+    return {"user": resolve_user(uid), **_find_socket_process(inode)}
 
 
-def holds_socket(pid: str, inode: int) -> bool:
+def holds_socket(pid: int, inode: int) -> bool:
     """Whether a process has this socket; we may not see that of another user's."""
-    folder, link = "/proc/%s/fd" % pid, "socket:[%d]" % inode
+    folder, link = "/proc/%d/fd" % pid, "socket:[%d]" % inode
     with contextlib.suppress(OSError):
-        return any(_read_link("%s/%s" % (folder, fd)) == link for fd in os.listdir(folder))
+        return any(read_link("%s/%s" % (folder, fd)) == link for fd in os.listdir(folder))
     return False
 
 
@@ -100,38 +97,18 @@ def _read_socket_table(path: str) -> Iterator[list[str]]:
             yield line.split()
 
 
-def _resolve_user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def _find_socket_process(inode: int) -> frames.Message:
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                if holds_socket(name, inode):
-                    from aboard.agent.inspect.leftover_runs import find_active_run  # noqa: PLC0415 - seldom needed
+    for pid in list_pids():
+        with contextlib.suppress(OSError):
+            if holds_socket(pid, inode):
+                from aboard.agent.inspect.leftover_runs import find_active_run  # noqa: PLC0415 - seldom needed
 
-                    return {
-                        # The user that runs it now; the socket's own user is the one that created it.
-                        "user": _resolve_user(os.stat("/proc/%s/fd" % name).st_uid),
-                        "pid": int(name),
-                        "name": _read_proc_file(name, "comm").decode("utf-8", "replace").strip(),
-                        "run": find_active_run(int(name)),
-                        "ours": AGENT_MARK in _read_proc_file(name, "cmdline"),
-                    }
+                return {
+                    # The user that runs it now; the socket's own user is the one that created it.
+                    "user": resolve_user(os.stat("/proc/%d/fd" % pid).st_uid),
+                    "pid": pid,
+                    "name": read_name(pid),
+                    "run": find_active_run(pid),
+                    "ours": AGENT_MARK in read_kernel_file("/proc/%d/cmdline" % pid),
+                }
     return {}
-
-
-def _read_link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
-def _read_proc_file(pid: str, name: str) -> bytes:
-    with open("/proc/%s/%s" % (pid, name), "rb") as file:
-        return file.read(4096)

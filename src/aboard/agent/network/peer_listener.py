@@ -6,13 +6,10 @@ import contextlib
 import errno
 import socket
 from _operator import _compare_digest as compare_digest  # hmac would cost 5 ms
+from collections.abc import Callable
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The token of a connection comes first. The next byte selects what the listener does with the rest: send it back, or
 # count it.
@@ -198,11 +195,11 @@ def _open_listener(port: int) -> socket.socket:
     """Listens on all addresses of both families, as torch's store does, or of IPv4 only where IPv6 is missing."""
     with contextlib.suppress(OSError):
         if socket.has_dualstack_ipv6():
-            return _bind_listener(socket.AF_INET6, ("::", port))
-    return _bind_listener(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - peers come from any network
+            return bind_listener(socket.AF_INET6, ("::", port))
+    return bind_listener(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - peers come from any network
 
 
-def _bind_listener(family: int, address: tuple[str, int]) -> socket.socket:
+def bind_listener(family: int, address: tuple[str, int]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

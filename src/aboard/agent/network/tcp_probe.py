@@ -25,6 +25,8 @@ NO_NAME = "timed out"
 # Time reserved for the reply itself.
 SPARE = 0.3
 REJECTED_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN, errno.EHOSTDOWN)
+FAILURE_OUTCOMES = {errno.ECONNREFUSED: "refused", errno.ETIMEDOUT: "dropped"}
+FAILURE_OUTCOMES.update(dict.fromkeys(REJECTED_ERRNOS, "rejected"))
 # The outcome of a timeout, by the stage of the connection.
 TIMEOUT_OUTCOMES = {"waiting": "untried", "connecting": "dropped", "small": "silent", "large": "stalled"}
 
@@ -214,15 +216,7 @@ class _TcpProbe:
         self._awaited = size
 
     def _fail(self, code: int) -> None:
-        if code == errno.ECONNREFUSED:
-            outcome = "refused"
-        elif code in REJECTED_ERRNOS:
-            outcome = "rejected"
-        elif code == errno.ETIMEDOUT:
-            outcome = "dropped"
-        else:
-            outcome = "reset"
-        self.end(outcome, os.strerror(code))
+        self.end(FAILURE_OUTCOMES.get(code, "reset"), os.strerror(code))
 
 
 class NameResolver:

@@ -6,12 +6,9 @@ import csv
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aboard.agent import frames
+from aboard.agent import frames
 
 RECORD = "RECORD"
 # Metadata of a package that is being installed or removed: pip and importlib ignore such names.

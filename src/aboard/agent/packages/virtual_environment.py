@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import glob
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from aboard.agent import frames
 from aboard.agent.packages import interpreter_description
 from aboard.agent.packages.installed_packages import describe_packages
 from aboard.agent.packages.wheel_install import install_wheel, remove_package
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from aboard.agent import frames
-    from aboard.agent.requests import RequestRunner
+from aboard.agent.requests import RequestRunner
+from aboard.agent.transfer.file_names import describe_failure
 
 WHEELS = ".aboard-wheels"
 # The interpreters of an environment that is not complete yet wait here, so that nobody takes it for a complete one.
@@ -62,9 +58,7 @@ def _answer(message: frames.Message) -> frames.Message:
     try:
         return answers[message["do"]](prefix, message)
     except OSError as error:
-        path = error.filename if isinstance(error.filename, str) else prefix
-        name = errno.errorcode.get(error.errno or 0, "")
-        return {"failed": {"errno": name, "why": error.strerror or str(error), "path": path}}
+        return describe_failure(error, prefix)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
         return {"error": "%s: %s" % (type(error).__name__, error)}
 

@@ -13,14 +13,11 @@ import os
 import signal
 import struct
 import traceback
+from collections.abc import Callable, Sequence
 
 from aboard.agent import process_tree, run_directory
 from aboard.agent.supervisor.rank_group import kill_group
 from aboard.agent.supervisor.rank_processes import become_subreaper, request_parent_death_signal
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 SWEEP_SECONDS = 5.0
 # The guard's exit code after a supervisor that a signal has killed is this plus the signal, as a shell's.

@@ -6,12 +6,10 @@ A command line may contain secrets: the child's own are masked, and only the lau
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping
 
-from aboard.agent.secret_redaction import Redactor
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+from aboard.agent.procfs import read_command_line
+from aboard.agent.secret_redaction import mask_secrets
 
 MOST_WORDS, WORD_CHARS, MOST_CHARS = 64, 300, 2000
 CUT = "…"
@@ -19,7 +17,6 @@ CUT = "…"
 LOOKS = 3
 # How long after a start a launcher may appear: later, processes are read at the pace of the measurements.
 SOON_SECONDS = 120.0
-COMMAND_BYTES = 64 * 1024
 
 
 class NestedLaunchers:
@@ -54,12 +51,10 @@ class NestedLaunchers:
 
     def look(self, child: str, pid: int) -> None:
         """Reads one command line."""
-        # Late, so that they do not delay a start.
+        # Late, so that it does not delay a start.
         from aboard.agent.inspect.launcher_detection import find_launch  # noqa: PLC0415 - the reason is above
-        from aboard.agent.inspect.process_activity import read_kernel_file  # noqa: PLC0415 - the reason is above
 
-        raw = read_kernel_file("/proc/%d/cmdline" % pid, COMMAND_BYTES)
-        words = find_launch([word.decode("utf-8", "replace") for word in raw.split(b"\0")[:-1]])
+        words = find_launch(read_command_line(pid))
         if words:
             self.report(child, words)
 
@@ -70,16 +65,10 @@ class NestedLaunchers:
         command: list[str] = []
         room = MOST_CHARS
         for word in list(words)[: MOST_WORDS + 1]:
-            masked = _mask(word, self._secrets[child])
+            masked = mask_secrets(word, self._secrets[child])
             room -= len(masked)
             if len(command) == MOST_WORDS or len(masked) > WORD_CHARS or room < 0:
                 command.append(CUT)
                 break
             command.append(masked)
         self._emit("nested", wall=wall, child=child, command=command)
-
-
-def _mask(text: str, secrets: list[str]) -> str:
-    redactor = Redactor(secrets)
-    data = text.encode("utf-8", "surrogatepass")
-    return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")

@@ -7,14 +7,11 @@ import errno
 import os
 import socket
 import time
+from collections.abc import Callable
 
+from aboard.agent.event_loop import EventLoop
 from aboard.agent.network import interface_addresses
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aboard.agent.event_loop import EventLoop
+from aboard.agent.procfs import read_owner
 
 # Often, once rank 0 is about to listen: the other ranks wait for it.
 SOON_SECONDS = 0.02
@@ -118,10 +115,10 @@ class PortWatch:
         if not listeners or (listeners == self._judged and now < self._judged_at + JUDGE_SECONDS):
             return False
         pids = self._list_pids()
-        uids = {os.getuid(), *_list_uids(pids)}
+        uids = {os.getuid(), *map(read_owner, pids)}
         strangers = []
         for uid, inode in listeners:
-            if any(interface_addresses.holds_socket(str(pid), inode) for pid in pids):
+            if any(interface_addresses.holds_socket(pid, inode) for pid in pids):
                 continue
             owner = interface_addresses.describe_owner(uid, inode)
             # A process in a container may not be readable: then its user decides.
@@ -136,14 +133,6 @@ class PortWatch:
                 who["run"] = owner.get("run", "")
                 self._emit("port_taken", port=self._port, beside=beside, **who)
         return not strangers
-
-
-def _list_uids(pids: set[int]) -> set[int]:
-    uids = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            uids.add(os.stat("/proc/%d" % pid).st_uid)
-    return uids
 
 
 def _bind_port(port: int, *, reuse: bool) -> socket.socket:

@@ -9,6 +9,8 @@ import contextlib
 import os
 import time
 
+from aboard.agent.procfs import read_kernel_file
+
 KILL_SECONDS = 2.0
 # A walk through more groups than this would take longer than the sweep that it ends.
 MOST_GROUPS = 20_000
@@ -40,7 +42,7 @@ def kill_group(run: str, *, anywhere: bool = False) -> None:
     deadline = time.monotonic() + KILL_SECONDS
     with contextlib.suppress(OSError), open(path + "/cgroup.kill", "wb", 0) as kill:
         kill.write(b"1")
-    while _is_populated(path) and time.monotonic() < deadline:
+    while b"populated 1" in read_kernel_file(path + "/cgroup.events") and time.monotonic() < deadline:
         # The kernel needs a moment to remove a killed process.
         time.sleep(0.01)
     # From the bottom: ranks may have made groups of their own.
@@ -51,12 +53,6 @@ def kill_group(run: str, *, anywhere: bool = False) -> None:
 
 def name_group(run: str) -> str:
     return "aboard-" + run
-
-
-def _is_populated(path: str) -> bool:
-    with contextlib.suppress(OSError), open(path + "/cgroup.events", "rb") as events:
-        return b"populated 1" in events.read()
-    return False
 
 
 def _find_group(run: str, *, anywhere: bool) -> str:
@@ -82,21 +78,19 @@ def _list_groups(mount: str) -> list[str]:
 
 def _find_own_group() -> str:
     mount, root = _find_mount()
-    with open("/proc/self/cgroup", "rb") as groups:
-        for line in groups.read().decode("utf-8", "replace").splitlines():
-            number, _controllers, path = line.split(":", 2)
-            # Where the mount shows only a part of the tree, our path must be in it.
-            if number == "0" and mount and ".." not in path and (path + "/").startswith(root.rstrip("/") + "/"):
-                return (mount + path[len(root.rstrip("/")) :]).rstrip("/")
+    for line in read_kernel_file("/proc/self/cgroup").decode("utf-8", "replace").splitlines():
+        number, _controllers, path = line.split(":", 2)
+        # Where the mount shows only a part of the tree, our path must be in it.
+        if number == "0" and mount and ".." not in path and (path + "/").startswith(root.rstrip("/") + "/"):
+            return (mount + path[len(root.rstrip("/")) :]).rstrip("/")
     return ""
 
 
 def _find_mount() -> tuple[str, str]:
     """Where cgroup v2 is mounted, alone or beside v1, and which part of the tree: proc(5), mountinfo."""
-    with open("/proc/self/mountinfo", "rb") as mounts:
-        for line in mounts.read().decode("utf-8", "replace").splitlines():
-            before, _, after = line.partition(" - ")
-            if after.startswith("cgroup2 "):
-                words = before.split()
-                return words[4], words[3]
+    for line in read_kernel_file("/proc/self/mountinfo", 1 << 20).decode("utf-8", "replace").splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("cgroup2 "):
+            words = before.split()
+            return words[4], words[3]
     return "", ""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.secret_redaction import Redactor
 from aboard.agent.supervisor.output_spool import OutputSpool
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 CHUNK = 65536
 SEND = 32768
@@ -37,7 +34,8 @@ class RankOutput:
     ) -> None:
         self.name = name
         self.finished = False
-        self._end_sent = False
+        # Whether everything, including the end, was sent to the head.
+        self.end_sent = False
         self._loop = loop
         self._spool = spool
         self._times = ArrivalTimes(time.time())
@@ -51,15 +49,10 @@ class RankOutput:
         os.close(self.write_end)
         self._loop.on_readable(self._fd, self._drain)
 
-    @property
-    def end_sent(self) -> bool:
-        """Whether everything, including the end, was sent to the head."""
-        return self._end_sent
-
     def rewind(self, offset: int) -> None:
         """Continues at the offset that the head already has, at most the end."""
         self._sent = max(0, min(offset, self._spool.end))
-        self._end_sent = False
+        self.end_sent = False
 
     def next_frame(self, room: int) -> frames.Message | None:
         """The next chunk to send, at most `room` bytes, or None if there is nothing new."""
@@ -75,15 +68,15 @@ class RankOutput:
                 frame["dropped"] = offset - self._sent
             self._sent = offset + len(data)
             return frame
-        if self.finished and not self._end_sent:
-            self._end_sent = True
+        if self.finished and not self.end_sent:
+            self.end_sent = True
             frame["end"] = True
             return frame
         return None
 
     def release(self) -> None:
         """Drops the data once the head has all of it; only length and end remain."""
-        if self._end_sent:
+        if self.end_sent:
             self._spool.release()
             self._times.forget(self._spool.end)
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import time
+
+from aboard.agent import procfs
+from aboard.agent.process_tree import list_families, read_parents
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
-TICKS = os.sysconf("SC_CLK_TCK")
-# In /proc/PID/stat, counted from the state behind the name: proc(5).
-PARENT, USER, SYSTEM, BORN, PAGES = 1, 11, 12, 19, 21
 # Scanning a node's processes costs 10 µs each; at this interval it takes a thousandth of a core.
 SCAN_SECONDS = 5.0
 SCAN_SHARE = 0.001
 # While ranks start, what they start is looked for more often.
 SOON_SECONDS = 0.9
 SOON_SHARE = 0.005
-READ = 4096
 
 
 class ResourceSampler:
@@ -49,10 +46,12 @@ class ResourceSampler:
             self._throttles = read_throttle_counts()
         if throttled_share is not None:
             figures["throttled"] = throttled_share
-        loads = _read_file("/proc/loadavg").split()
+        loads = procfs.read_kernel_file("/proc/loadavg").split()
         if loads:
             figures["load"] = float(loads[0])
-        sizes = dict(line.split(b":", 1) for line in _read_file("/proc/meminfo").split(b"\n") if b":" in line)
+        sizes = dict(
+            line.split(b":", 1) for line in procfs.read_kernel_file("/proc/meminfo").split(b"\n") if b":" in line
+        )
         if b"MemAvailable" in sizes and b"MemTotal" in sizes:
             free, total = (int(sizes[name].split()[0]) for name in (b"MemAvailable", b"MemTotal"))
             if total:
@@ -77,21 +76,21 @@ class ResourceSampler:
         for name in roots:
             rss, ticks, has_baseline = 0, 0, False
             for pid in self._members[name]:
-                fields = _read_stat(pid)
-                if len(fields) > PAGES:
-                    rss += int(fields[PAGES]) * PAGE
-                    used = int(fields[USER]) + int(fields[SYSTEM])
-                    self._ticks[pid] = (fields[BORN], used)
+                fields = procfs.read_stat(pid)
+                if len(fields) > procfs.PAGES:
+                    rss += int(fields[procfs.PAGES]) * procfs.PAGE
+                    used = int(fields[procfs.USER]) + int(fields[procfs.SYSTEM])
+                    self._ticks[pid] = (fields[procfs.START_TIME], used)
                     # The pid may be reused by now.
-                    if pid in before and before[pid][0] == fields[BORN]:
+                    if pid in before and before[pid][0] == fields[procfs.START_TIME]:
                         ticks += used - before[pid][1]
                         has_baseline = True
             if rss:
                 figures[name] = {"rss": rss}
-                if _read_stat(roots[name])[:1] == [b"T"]:
+                if procfs.read_stat(roots[name])[:1] == [b"T"]:
                     figures[name]["stopped"] = 1
                 if has_baseline and elapsed > 0:
-                    figures[name]["cpu"] = round(ticks / TICKS / elapsed, 3)
+                    figures[name]["cpu"] = round(ticks / procfs.TICKS / elapsed, 3)
         return figures
 
     def find_members(self, roots: Mapping[str, int], now: float, *, soon: bool = False) -> dict[str, set[int]] | None:
@@ -104,41 +103,8 @@ class ResourceSampler:
 
     def _scan(self, roots: Mapping[str, int], now: float) -> None:
         began = time.process_time()
-        below: dict[int, list[int]] = {}
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                fields = _read_stat(int(name))
-                if len(fields) > PARENT:
-                    below.setdefault(int(fields[PARENT]), []).append(int(name))
-        self._members = {name: _collect_descendants(root, below) for name, root in roots.items()}
+        families = list_families(roots.values(), read_parents(zombies=True))
+        self._members = {name: set(families[root]) for name, root in roots.items()}
         took = time.process_time() - began
         self._scan_at = now + max(SCAN_SECONDS, took / SCAN_SHARE)
         self._soon_at = now + max(SOON_SECONDS, took / SOON_SHARE)
-
-
-def _collect_descendants(root: int, below: Mapping[int, list[int]]) -> set[int]:
-    found, waiting = {root}, [root]
-    while waiting:
-        for pid in below.get(waiting.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                waiting.append(pid)
-    return found
-
-
-def _read_stat(pid: int) -> list[bytes]:
-    # The name in parentheses may contain anything, including spaces and parentheses: proc(5).
-    return _read_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()
-
-
-def _read_file(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, READ)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

@@ -69,21 +69,16 @@ def start_supervisor(message: frames.Message, anchor: tuple[int, int] | None = N
 
 def connect_to_supervisor(run: str) -> tuple[int, int]:
     """Connects to the run's supervisor and returns the descriptor and the supervisor's pid."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(5)
-    try:
-        connection.connect(os.path.join(run_directory.resolve_directory(run), run_directory.SOCKET))
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        connection.close()
-        raise OSError(error.errno, "no supervisor for run %s on this node" % run) from error
-    except OSError:
-        connection.close()
-        raise
-    pid, uid = _read_peer(connection)
-    if uid != os.getuid():
-        connection.close()
-        raise OSError(13, "the socket of run %s belongs to another user" % run)
-    return connection.detach(), pid
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5)
+        try:
+            connection.connect(os.path.join(run_directory.resolve_directory(run), run_directory.SOCKET))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise OSError(error.errno, "no supervisor for run %s on this node" % run) from error
+        pid, uid = _read_peer(connection)
+        if uid != os.getuid():
+            raise OSError(13, "the socket of run %s belongs to another user" % run)
+        return connection.detach(), pid
 
 
 def _read_peer(connection: socket.socket) -> tuple[int, int]:
@@ -96,7 +91,13 @@ def _run_supervisor(
     message: frames.Message, directory: str, ready: int, guard: Guard, anchor: tuple[int, int] | None
 ) -> None:
     try:
-        loop, supervisor = _open_supervisor(message, directory, guard)
+        # tmpfiles.d(5): a directory with a BSD lock is left alone by the ageing of /tmp; runs last for weeks.
+        fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
+        loop, listener = EventLoop(), socket.socket(socket.AF_UNIX)
+        listener.bind(os.path.join(directory, run_directory.SOCKET))
+        listener.listen(8)
+        listener.setblocking(False)
+        supervisor = Supervisor(loop, listener, message, directory, guard)
         if anchor is not None:
             supervisor.watch_anchor(anchor[0])
     except Exception as error:
@@ -112,18 +113,6 @@ def _run_supervisor(
         clear_remains(str(message["run"]), directory)
         kill_group(str(message["run"]))
         run_directory.remove_directory(directory)
-
-
-def _open_supervisor(message: frames.Message, directory: str, guard: Guard) -> tuple[EventLoop, Supervisor]:
-    # tmpfiles.d(5): a directory with a BSD lock is left alone by the ageing of /tmp; runs last for weeks.
-    lock = os.open(directory, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    loop = EventLoop()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(os.path.join(directory, run_directory.SOCKET))
-    listener.listen(8)
-    listener.setblocking(False)
-    return loop, Supervisor(loop, listener, message, directory, guard)
 
 
 class Supervisor:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 
 from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.supervisor.guard_process import KILLED_CODE, SWEEP_SECONDS
 from aboard.agent.supervisor.rank_group import kill_group
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # As a supervisor's last event is packed.
 ENDED = b'"kind":"ended"'

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterable
 
 from aboard.agent.run_directory import SOCKET
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _PREFIX = "pymp-"
 _LISTENER = "listener-"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+
+from aboard.agent import frames
 
 # Partial files, temporary files, and marks that show which nodes share a disk.
 OWN_PREFIX = ".aboard-"
@@ -25,3 +28,10 @@ def validate_file_name(name: object, *, ours: bool = False) -> str:
     ):
         raise BadName("%r is no plain name of a file" % (name,))
     return name
+
+
+def describe_failure(error: OSError, folder: str = "") -> frames.Message:
+    """The reply to a request that failed, with the full path as far as it is known."""
+    path = os.path.join(folder, error.filename) if isinstance(error.filename, str) else folder
+    name = errno.errorcode.get(error.errno or 0, "")
+    return {"failed": {"errno": name, "why": error.strerror or str(error), "path": path}}

@@ -6,21 +6,18 @@ import errno
 import hmac
 import os
 import socket
+from collections.abc import Callable
 
 from aboard.agent.event_loop import EventLoop
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    OnDone = Callable[["socket.socket", int], None]
-    OnFailed = Callable[[str], None]
 
 NONCE_BYTES = 32
 NUMBER_BYTES = 4
 PROOF_BYTES = 32
 ANSWER_BYTES = NONCE_BYTES + NUMBER_BYTES + PROOF_BYTES
 HANDSHAKE_SECONDS = 1.0
+
+OnDone = Callable[[socket.socket, int], None]
+OnFailed = Callable[[str], None]
 
 
 class PeerHandshake:

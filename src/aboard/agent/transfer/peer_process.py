@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 
 from aboard.agent import frames
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.transfer.file_names import validate_file_name
+from aboard.agent.network.peer_listener import bind_listener
+from aboard.agent.transfer.file_names import describe_failure, validate_file_name
 from aboard.agent.transfer.peer_handshake import DialerHandshake, ListenerHandshake
 from aboard.agent.transfer.piece_exchange import PieceExchange
 from aboard.agent.transfer.piece_file import PieceFile
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEY_BYTES = 32
-BACKLOG = 128
 # Strangers that have not proved to have the key; when one more comes, the oldest is dropped.
 MOST_STRANGERS = 32
 MOST_PEERS = 256
@@ -65,7 +64,7 @@ class PeerProcess:
         except BlockingIOError:
             answer = {"busy": True}
         except OSError as error:
-            answer = _describe_failure(error)
+            answer = describe_failure(error)
         except Exception as error:  # noqa: BLE001 - whatever a frame contains, it gets a reply
             answer = {"error": "%s: %s" % (type(error).__name__, error)}
         if answer is not None:
@@ -112,15 +111,7 @@ class PeerProcess:
         return {"address": address[0], "ports": [listener.getsockname()[1] for listener in self._listeners]}
 
     def _listen(self, family: int, address: tuple[str, int]) -> None:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-        listener.setblocking(False)
+        listener = bind_listener(family, address)
         self._listeners.append(listener)
         self._loop.on_readable(listener.fileno(), lambda: self._accept(listener))
 
@@ -217,7 +208,7 @@ class PeerProcess:
 
     def _take_piece(self, piece: int, at: int, data: memoryview) -> frames.Message:
         """A part of a piece from the head; the piece is verified and written when its last part is here."""
-        length = self._exchange.length(piece)
+        length = self._exchange.locate(piece)[2]
         if at == 0:
             self._arriving.clear()
             self._arriving[piece] = bytearray()
@@ -229,7 +220,7 @@ class PeerProcess:
             del self._arriving[piece]
             self._exchange.take_from_head(piece, memoryview(arrived))
             if self._exchange.failure is not None:
-                return _describe_failure(self._exchange.failure)
+                return describe_failure(self._exchange.failure)
         return {}
 
     def _report_completion(self) -> None:
@@ -242,7 +233,7 @@ class PeerProcess:
         self._waiting = None
         exchange = self._exchange
         if exchange.failure is not None:
-            self._reply(message, _describe_failure(exchange.failure))
+            self._reply(message, describe_failure(exchange.failure))
             return
         self._reply(
             message,
@@ -258,13 +249,3 @@ class PeerProcess:
                 "refused": self._refused,
             },
         )
-
-
-def _describe_failure(error: OSError) -> frames.Message:
-    return {
-        "failed": {
-            "errno": errno.errorcode.get(error.errno or 0, ""),
-            "why": error.strerror or str(error),
-            "path": os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "",
-        }
-    }

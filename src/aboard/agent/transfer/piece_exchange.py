@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
+from collections.abc import Callable
 
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.transfer.peer_connection import PeerConnection
+from aboard.agent.transfer.peer_connection import MOST_PIECES, PeerConnection
 from aboard.agent.transfer.piece_file import PieceFile
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
 
 # Requests open at one peer, and at all of them: the bytes of each wait in memory until its hash is known.
 AT_ONE_PEER = 2
@@ -24,7 +21,6 @@ SLOW_SECONDS = 3.0
 TICK_SECONDS = 1.0
 # The rarest of so many random pieces is requested next, so that nodes do not all hold the same ones.
 SAMPLE = 16
-MOST_PIECES = 1 << 20
 
 
 class PieceExchange:
@@ -107,10 +103,6 @@ class PieceExchange:
         if not file.fits(number, data):
             raise ValueError("piece %d differs from its hash" % piece)
         self._store(piece, data)
-
-    def length(self, piece: int) -> int:
-        file, number = self._pieces[piece]
-        return file.span(number)[1]
 
     # For connections.
 

@@ -28,7 +28,8 @@ class ReceiveFolders:
         self._folders: dict[str, _ReceiveFolder] = {}
         self._trees: dict[str, ReceiveTree] = {}
         self._receiving: tuple[_ReceiveFolder, PartialFile] | None = None
-        self._path = ""
+        # The directory of the last request.
+        self.path = ""
         self.closed = False
 
     def take(self, message: frames.Message, tail: memoryview, deadline: float) -> frames.Message:
@@ -53,10 +54,6 @@ class ReceiveFolders:
         }
         return answers[message["do"]]()
 
-    def path_of(self, error: OSError) -> str:
-        """The full path that an error is about, as far as it is known."""
-        return os.path.join(self._path, error.filename) if isinstance(error.filename, str) else self._path
-
     def close(self) -> None:
         """Saves the hash caches and removes our marks."""
         if not self.closed:
@@ -80,8 +77,8 @@ class ReceiveFolders:
         return self._trees[path]
 
     def _expand_path(self, folder: str) -> str:
-        self._path = validate_folder(folder)
-        return self._path
+        self.path = validate_folder(folder)
+        return self.path
 
     def _write(self, at: int, data: memoryview) -> frames.Message:
         if self._receiving is None:

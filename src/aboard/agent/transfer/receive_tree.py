@@ -7,19 +7,17 @@ lead out of it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
 import time
+from collections.abc import Callable, Iterator
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 from aboard.agent.transfer.root_folder import open_folder
 from aboard.agent.transfer.synced_trees import is_recorded, record_empty_tree, record_tree
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TEMPORARY = ".tmp"
 REPLY_BYTES = 4 * 1024 * 1024
@@ -54,7 +52,7 @@ class ReceiveTree:
             "tree-make": lambda: self._make(message["folders"], message["links"]),
             "tree-delete": lambda: self._delete([str(path) for path in message["paths"]]),
             "tree-stamp": lambda: self._stamp(message["entries"]),
-            "tree-synced": self._find_record,
+            "tree-synced": lambda: {"synced": is_recorded(self._open_folder(""))},
             "tree-flush": lambda: self._flush(is_equal=bool(message.get("equal"))),
         }
         return answers[message["do"]]()
@@ -86,7 +84,8 @@ class ReceiveTree:
             try:
                 fd = self._open_folder(folder)
             except OSError as error:
-                if not isinstance(error, _GONE) and not _is_link_error(error):
+                # Or a link where the head has a directory.
+                if not isinstance(error, _GONE) and error.errno != errno.ELOOP:
                     raise
                 continue
             with os.scandir(fd) as entries:
@@ -132,11 +131,9 @@ class ReceiveTree:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return ""
             digest = hashlib.sha256()
-            while True:
-                block = os.read(fd, 1024 * 1024)
-                if not block:
-                    return digest.hexdigest()
+            while block := os.read(fd, 1024 * 1024):
                 digest.update(block)
+            return digest.hexdigest()
         finally:
             os.close(fd)
 
@@ -234,7 +231,8 @@ class ReceiveTree:
             except _GONE:
                 continue
             except OSError as error:
-                if error.errno != 39:  # noqa: PLR2004 - ENOTEMPTY: it holds protected files
+                # It holds protected files.
+                if error.errno != errno.ENOTEMPTY:
                     raise
         return {"deleted": deleted}
 
@@ -245,9 +243,6 @@ class ReceiveTree:
             _change_mode(folder, name, int(mode))  # type: ignore[call-overload]
             os.utime(name, ns=(int(mtime), int(mtime)), dir_fd=folder, follow_symlinks=False)  # type: ignore[call-overload]
         return {}
-
-    def _find_record(self) -> frames.Message:
-        return {"synced": is_recorded(self._open_folder(""))}
 
     def _flush(self, *, is_equal: bool) -> frames.Message:
         """Writes the disk's cache once, for all files of the tree; one that has nothing of its own left is recorded."""
@@ -309,7 +304,3 @@ def _change_mode(folder: int, name: str, mode: int) -> None:
             os.chmod("/proc/self/fd/%d" % fd, stat.S_IMODE(before) & 0o7000 | mode & 0o777)
     finally:
         os.close(fd)
-
-
-def _is_link_error(error: OSError) -> bool:
-    return error.errno == 40  # noqa: PLR2004 - ELOOP: a link where the head has a directory

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import signal
 import socket
 import time
+from collections.abc import Callable
 
-from aboard.agent import frames
+from aboard.agent import forked_work, frames
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.transfer.file_names import describe_failure
 from aboard.agent.transfer.receive_folders import ReceiveFolders
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aboard.agent.transfer.send_files import SendFiles
-
-    MakeHandler = Callable[[], "ReceiveFolders | SendFiles"]
+from aboard.agent.transfer.send_files import SendFiles
 
 CHUNK = 256 * 1024
 SOCKET_BYTES = 1024 * 1024
@@ -37,11 +30,10 @@ class ReceiverProcess:
         loop: EventLoop,
         on_body: Callable[[bytes], None],
         on_gone: Callable[[], None],
-        make_handler: MakeHandler = ReceiveFolders,
-        serve: Callable[[int], None] | None = None,
+        serve: Callable[[int], None],
     ) -> None:
         self._loop = loop
-        self.pid, fd = _fork_receiver(serve or (lambda fd: _serve_frames(fd, make_handler())))
+        self.pid, fd = _fork_receiver(serve)
         self._on_gone = on_gone
         self._channel = Channel(loop, (fd, fd), on_body, self._handle_exit)
 
@@ -67,33 +59,22 @@ class ReceiverProcess:
                 self._loop.later(REAP_SECONDS, self._reap)
 
 
+def choose_server(op: str) -> Callable[[int], None]:
+    """What the child for these requests runs, with its end of a socket."""
+    if op == "peers":
+        from aboard.agent.transfer.peer_process import serve_peers  # noqa: PLC0415 - only large files need it
+
+        return serve_peers
+    return lambda fd: _serve_frames(fd, SendFiles() if op == "fetch" else ReceiveFolders())
+
+
 def _fork_receiver(serve: Callable[[int], None]) -> tuple[int, int]:
     """Returns its pid and our end of a socket; it exits when that closes."""
     ours, theirs = socket.socketpair()
     # A chunk of a file fits: fewer writes and switches between the two processes.
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
-    pid = os.fork()
-    if pid == 0:
-        _serve_and_exit(theirs.fileno(), serve)
-    theirs.close()
-    return pid, ours.detach()
-
-
-def _serve_and_exit(fd: int, serve: Callable[[int], None]) -> None:
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        # One that hangs on a dead mount cannot be killed; it must not keep the transport open as well.
-        os.dup2(0, 2)
-        for other in map(int, os.listdir("/proc/self/fd")):
-            if other > 2 and other != fd:  # noqa: PLR2004 - stdin, stdout and stderr
-                with contextlib.suppress(OSError):
-                    os.close(other)
-        serve(fd)
-    finally:
-        os._exit(0)
+    with theirs:
+        return forked_work.fork_worker(lambda _report: serve(theirs.fileno()), theirs.fileno()), ours.detach()
 
 
 def _serve_frames(fd: int, folders: ReceiveFolders | SendFiles) -> None:
@@ -146,8 +127,7 @@ def _answer_frame(folders: ReceiveFolders | SendFiles, body: memoryview) -> byte
     try:
         answer = folders.take(message, tail, time.monotonic() + BUDGET_SECONDS)
     except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "")
-        answer = {"failed": {"errno": name, "why": error.strerror or str(error), "path": folders.path_of(error)}}
+        answer = describe_failure(error, folders.path)
     except Exception as error:  # noqa: BLE001 - whatever a frame contains, it gets a reply
         answer = {"error": "%s: %s" % (type(error).__name__, error)}
     answer["re"] = message.get("id")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterator
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
 from aboard.agent.transfer.root_folder import refuse_system_folder
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Entries, characters and bytes per reply: each fits into one frame, even if JSON escapes every character with six.
 PAGE_ENTRIES = 500
@@ -26,7 +23,8 @@ class SendFiles:
     """The requested paths. Links below a requested path are listed, and never followed."""
 
     def __init__(self) -> None:
-        self._path = ""
+        # The path of the last request.
+        self.path = ""
         self._sums: dict[str, HashCache] = {}
         self._roots: dict[str, int] = {}
         self._walk: Iterator[list[object]] = iter(())
@@ -39,7 +37,7 @@ class SendFiles:
         if message["do"] == "leave":
             self.close()
             return {}
-        self._path = path = os.path.expanduser(str(message["folder"]))
+        self.path = path = os.path.expanduser(str(message["folder"]))
         if not os.path.isabs(path) or "\0" in path:
             raise ValueError("%r is no absolute path" % path)
         refuse_system_folder(path)
@@ -52,10 +50,6 @@ class SendFiles:
             return {"sums": sums, "read": read}
         data = self._read(path, message["name"], int(message["at"]), int(message["bytes"]))
         return {"tail": data}
-
-    def path_of(self, error: OSError) -> str:
-        """The full path that an error is about, as far as it is known."""
-        return os.path.join(self._path, error.filename) if isinstance(error.filename, str) else self._path
 
     def close(self) -> None:
         self.closed = True

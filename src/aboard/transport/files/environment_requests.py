@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from aboard.core.decoding import MaxLength, decode
 from aboard.core.environment.node_parity import InstalledPackage, InterpreterDescription
-from aboard.diagnoses import ProtocolError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender
@@ -74,7 +73,4 @@ class EnvironmentRequests:
         reply = await self._sender.ask_process(
             "venv", within + _REPLY_SECONDS, self._prefix, do=do, timeout=within, **fields
         )
-        try:
-            return decode(kind, reply, strict=True)
-        except ValueError as error:
-            raise ProtocolError(f"{self._sender.link.node.name} sent an invalid reply: {error}") from None
+        return self._sender.parse_reply(reply, lambda reply: decode(kind, reply, strict=True))

@@ -1,12 +1,13 @@
 """Requests to the process on a node that writes or reads files; heartbeats notice a lost node within seconds."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from aboard.agent import frames
-from aboard.core.decoding import MaxLength, Word, decode
+from aboard.core.decoding import Matching, MaxLength, Word, decode
 from aboard.diagnoses import AboardError, ProtocolError, TransportError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
@@ -16,15 +17,25 @@ from aboard.transport.agent_link import AgentLink
 ASK_SECONDS = 60.0
 BEAT_SECONDS = 5.0
 BEAT_PATIENCE = 10.0
+# Files per request: all of their names must fit into one frame.
+FILES_AT_ONCE = 5000
 
 T = TypeVar("T")
+NodePath = Annotated[Untrusted, MaxLength(4096)]
+Digest = Annotated[str, Matching("[0-9a-f]{0,64}")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FailureReply:
     errno: Word
-    path: Annotated[Untrusted, MaxLength(4096)]
+    path: NodePath
     why: Annotated[Untrusted, MaxLength(400)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HashReply:
+    sums: Annotated[Mapping[NodePath, Digest], MaxLength(FILES_AT_ONCE)]
+    read: int
 
 
 class FileChannel:
@@ -40,9 +51,11 @@ class FileChannel:
         link.on_frame = self._take_frame
         self._beating = asyncio.create_task(self._beat())
 
-    async def ask_process(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
-        """Asks another process of the node's agent over the same link."""
-        return await self._request(op, within, folder, **fields)
+    async def sums(self, folder: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
+        """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
+        some = names[:FILES_AT_ONCE]
+        reply = await self._ask("sums", folder, names=some)
+        return self.parse_reply(reply, partial(_parse_hashes, some))
 
     async def leave(self) -> None:
         """Stops the process; the link stays usable."""
@@ -66,9 +79,10 @@ class FileChannel:
         raise NotImplementedError
 
     async def _ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
-        return await self._request(self.op, within or self._patience, folder, do=do, **fields)
+        return await self.ask_process(self.op, within or self._patience, folder, do=do, **fields)
 
-    async def _request(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+    async def ask_process(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+        """Asks this process, or another one of the node's agent over the same link."""
         try:
             reply = await self.link.ask(op, within, folder=folder, **fields)
         except Unreachable as error:
@@ -80,11 +94,11 @@ class FileChannel:
         self._answered = monotonic()
         failed = reply.get("failed")
         if failed is not None:
-            failure = self._read(reply, lambda _: decode(_FailureReply, failed, strict=True))
+            failure = self.parse_reply(reply, lambda _: decode(_FailureReply, failed, strict=True))
             raise self._build_failure(failure.errno, failure.path, failure.why)
         return reply
 
-    def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
+    def parse_reply(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
         """Parses a reply; a node's reply may have any shape."""
         try:
             return parse(reply)
@@ -118,6 +132,18 @@ class FileChannel:
     async def _stop_beating(self) -> None:
         self._beating.cancel()
         await asyncio.wait([self._beating])
+
+
+def _parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
+    hashes = decode(_HashReply, reply, strict=True)
+    return {require_known_name(name, names): sha256 for name, sha256 in hashes.sums.items()}, hashes.read
+
+
+def require_known_name(name: Untrusted, names: Container[str]) -> str:
+    known = name.as_known(names)
+    if known is None:
+        raise ValueError("a file that was not requested")
+    return known
 
 
 _CLOSING: set[asyncio.Task[Any]] = set()

@@ -1,10 +1,8 @@
 """The head's side of a file transfer from a node: lists and hashes files there, and reads them within a window."""
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from aboard.agent import frames
 from aboard.core.cluster.file_transfer_errors import build_name_error, build_read_error
@@ -14,7 +12,7 @@ from aboard.diagnoses.trainer import file_fetch
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_channel import FileChannel
-from aboard.transport.files.file_sender import FILES_AT_ONCE, SendWindow, parse_hashes
+from aboard.transport.files.file_sender import RequestsInFlight
 
 # As many as the head keeps in memory for one node, whose names and links have at most so many characters together.
 MOST_ENTRIES, MOST_CHARS = 1_000_000, 256 * 1024 * 1024
@@ -25,7 +23,6 @@ _NAME_BYTES, _PATH_BYTES = 255, 4096
 _OWN_PREFIX = ".aboard-"
 
 EntryKind = Literal["file", "directory", "link", "other"]
-J = TypeVar("J")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +83,7 @@ class FileFetcher(FileChannel):
         page = chars = 0
         while True:
             reply = await self._ask("list", path, page=page)
-            listed = self._read(reply, lambda reply: decode(_ListReply, reply, strict=True))
+            listed = self.parse_reply(reply, lambda reply: decode(_ListReply, reply, strict=True))
             if not listed.entries and not listed.done:
                 raise ProtocolError(f"{self.link.node.name} is listing {path} without progress")
             for row in listed.entries:
@@ -103,48 +100,28 @@ class FileFetcher(FileChannel):
                 return RemoteTree(root=root, entries=tuple(found.values()))
             page += 1
 
-    async def sums(self, root: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
-        """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
-        some = names[:FILES_AT_ONCE]
-        reply = await self._ask("sums", root, names=some)
-        return self._read(reply, partial(parse_hashes, some))
-
     async def read(
         self,
         root: str,
         pieces: AsyncIterator[FilePiece],
         on_data: Callable[[FilePiece, "memoryview | AboardError"], Awaitable[None]],
     ) -> None:
-        """Reads these pieces in order, and passes on each one's bytes, or the error of its file.
-
-        The window bounds what is requested and not yet here, and with it our memory and the delay of a heartbeat.
-        """
-        window, clock = SendWindow(), asyncio.get_running_loop().time
-        under_way: deque[tuple[FilePiece, asyncio.Task[frames.Message]]] = deque()
-        requested = 0
+        """Reads these pieces in order, and passes on each one's bytes, or the error of its file."""
         piece = await anext(pieces, None)
-        try:
-            while piece is not None or under_way:
-                while piece is not None and requested + piece.bytes <= window.size and len(under_way) < MOST_IN_FLIGHT:
+        async with RequestsInFlight[FilePiece]() as requests:
+            while piece is not None or requests:
+                while piece is not None and requests.has_room(piece.bytes) and len(requests) < MOST_IN_FLIGHT:
                     request = self._ask("read", root, name=piece.name, at=piece.at, bytes=piece.bytes)
-                    under_way.append((piece, asyncio.create_task(request)))
-                    requested += piece.bytes
+                    requests.add(piece, piece.bytes, request)
                     piece = await anext(pieces, None)
-                first, task = under_way[0]
+                first, task = await requests.take_first()
                 try:
-                    data: memoryview | AboardError = self._read(await task, partial(_parse_bytes, first.bytes))
+                    data: memoryview | AboardError = self.parse_reply(task.result(), partial(_parse_bytes, first.bytes))
                 except AboardError as error:
                     if error.diagnosis not in (file_fetch.MISSING, file_fetch.UNREADABLE):
                         raise
                     data = error
-                under_way.popleft()
-                requested -= first.bytes
-                window.add_acknowledged(first.bytes, clock())
                 await on_data(first, data)
-        finally:
-            for _, task in under_way:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
     def _build_failure(self, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
         return build_read_error(self.link.node.name, errno, path, why)

@@ -2,29 +2,32 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from aboard.agent import frames
 from aboard.core.cluster.file_transfer_errors import build_stuck_error, build_write_error
-from aboard.core.decoding import Matching, MaxLength, decode
+from aboard.core.decoding import MaxLength, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.files.file_channel import FileChannel
+from aboard.transport.files.file_channel import (
+    FILES_AT_ONCE,
+    Digest,
+    FileChannel,
+    NodePath,
+    require_known_name,
+)
 
 PIECE_BYTES = 512 * 1024
 # How much is read from our own disk at once.
 BLOCK_BYTES = 2 * PIECE_BYTES
 # A disk much slower than the network still has most of a file to write when its last byte arrives.
 SYNC_SECONDS = 600.0
-# Files per request: all of their names must fit into one frame.
-FILES_AT_ONCE = 5000
 
-_Path = Annotated[Untrusted, MaxLength(4096)]
+T = TypeVar("T")
 _Marks = frozenset[Annotated[str, MaxLength(200)]]
-_Hash = Annotated[str, Matching("[0-9a-f]{0,64}")]
 ExpectedFile = tuple[str, int, str]
 """A file's name, size and sha256."""
 ReadBlock = Callable[[int, int], bytes]
@@ -45,19 +48,13 @@ class FolderContents:
 
 @dataclass(frozen=True, kw_only=True)
 class _FolderReply:
-    fits: Annotated[tuple[_Path, ...], MaxLength(FILES_AT_ONCE)]
-    parts: Annotated[Mapping[_Path, int], MaxLength(FILES_AT_ONCE)]
+    fits: Annotated[tuple[NodePath, ...], MaxLength(FILES_AT_ONCE)]
+    parts: Annotated[Mapping[NodePath, int], MaxLength(FILES_AT_ONCE)]
     free: int
     device: int
     writable: bool
-    nearest: _Path
-    extra: tuple[_Path, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _HashReply:
-    sums: Annotated[Mapping[_Path, _Hash], MaxLength(FILES_AT_ONCE)]
-    read: int
+    nearest: NodePath
+    extra: tuple[NodePath, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,18 +79,12 @@ class FileSender(FileChannel):
         while True:
             some = files[start : start + FILES_AT_ONCE]
             reply = await self._ask("look", folder, files=some)
-            contents = self._read(reply, partial(_parse_contents, some))
+            contents = self.parse_reply(reply, partial(_parse_contents, some))
             parts |= contents.parts
             fits |= contents.fits
             start += FILES_AT_ONCE
             if start >= len(files):
                 return FolderContents(**{**vars(contents), "fits": fits, "parts": parts})
-
-    async def sums(self, folder: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
-        """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
-        some = names[:FILES_AT_ONCE]
-        reply = await self._ask("sums", folder, names=some)
-        return self._read(reply, partial(parse_hashes, some))
 
     async def mark(self, folder: str, mark: str) -> None:
         """Makes the directory and a temporary mark in it: nodes that see the mark share the disk."""
@@ -101,7 +92,7 @@ class FileSender(FileChannel):
 
     async def marks(self, folder: str) -> frozenset[str]:
         reply = await self._ask("marks", folder)
-        return self._read(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
+        return self.parse_reply(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
 
     async def receive(
         self, folder: str, file: ExpectedFile, *, mode: int = 0o644, assembled: bool = False
@@ -112,42 +103,29 @@ class FileSender(FileChannel):
         """
         name, size, sha256 = file
         reply = await self._ask("receive", folder, name=name, bytes=size, sha256=sha256, mode=mode, assembled=assembled)
-        return self._read(reply, partial(_parse_resume_point, size))
+        return self.parse_reply(reply, partial(_parse_resume_point, size))
 
     async def send(self, folder: str, start: int, size: int, read: ReadBlock, on_taken: Callable[[int], None]) -> None:
-        """Sends the announced file from `start` on.
-
-        The window bounds the data in flight, and with it our memory and the delay of a heartbeat.
-        """
-        window, clock = SendWindow(), asyncio.get_running_loop().time
-        under_way: deque[tuple[int, asyncio.Task[frames.Message]]] = deque()
-        at = acknowledged = start
-        block, at_block = b"", start
-        try:
-            while at < size or under_way:
-                while at < size and at - acknowledged + PIECE_BYTES <= window.size:
+        """Sends the announced file from `start` on."""
+        at, block, at_block = start, b"", start
+        async with RequestsInFlight[int]() as requests:
+            while at < size or requests:
+                while at < size and requests.has_room(PIECE_BYTES):
                     if at == at_block + len(block):
                         block, at_block = await asyncio.to_thread(read, at, min(BLOCK_BYTES, size - at)), at
                     data = memoryview(block)[at - at_block : at - at_block + PIECE_BYTES]
-                    request = self._request("piece", self._patience, folder, tail=data, at=at)
-                    under_way.append((len(data), asyncio.create_task(request)))
+                    request = self.ask_process("piece", self._patience, folder, tail=data, at=at)
+                    requests.add(len(data), len(data), request)
                     at += len(data)
-                # Replies come in order; after a failure, the later ones fail as a consequence.
-                count, task = under_way[0]
-                await task
-                under_way.popleft()
-                acknowledged += count
-                window.add_acknowledged(count, clock())
+                # After a failure, the later ones fail as a consequence.
+                count, task = await requests.take_first()
+                task.result()
                 on_taken(count)
-        finally:
-            for _, task in under_way:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
     async def publish(self, folder: str) -> str:
         """Returns the hash of the received file; if it is right, the file now has its final name, durably."""
         reply = await self._ask("publish", folder, within=SYNC_SECONDS)
-        return self._read(reply, lambda reply: decode(_Hash, reply["sha256"], strict=True))
+        return self.parse_reply(reply, lambda reply: decode(Digest, reply["sha256"], strict=True))
 
     def _build_failure(self, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
         return build_write_error(self.link.node.name, errno, path, why)
@@ -159,10 +137,10 @@ class FileSender(FileChannel):
 def _parse_contents(files: Sequence[ExpectedFile], reply: frames.Message) -> FolderContents:
     sizes = {name: size for name, size, _ in files}
     contents = decode(_FolderReply, reply, strict=True)
-    parts = {_require_known_name(name, sizes): count for name, count in contents.parts.items()}
+    parts = {require_known_name(name, sizes): count for name, count in contents.parts.items()}
     if any(count > sizes[name] for name, count in parts.items()):
         raise ValueError("a partial file larger than the file")
-    fits = frozenset(_require_known_name(name, sizes) for name in contents.fits)
+    fits = frozenset(require_known_name(name, sizes) for name in contents.fits)
     return FolderContents(**{**vars(contents), "fits": fits, "parts": parts})
 
 
@@ -171,18 +149,6 @@ def _parse_resume_point(size: int, reply: frames.Message) -> ResumePoint:
     if max(ready.at or 0, ready.hashed) > size or not (ready.busy or {"at", "hashed"} & reply.keys()):
         raise ValueError("an impossible number")
     return ready
-
-
-def parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
-    hashes = decode(_HashReply, reply, strict=True)
-    return {_require_known_name(name, names): sha256 for name, sha256 in hashes.sums.items()}, hashes.read
-
-
-def _require_known_name(name: Untrusted, names: Container[str]) -> str:
-    known = name.as_known(names)
-    if known is None:
-        raise ValueError("a file that was not requested")
-    return known
 
 
 # The longest that a heartbeat waits behind data; on a very slow link, until the smallest window is sent.
@@ -212,3 +178,43 @@ class SendWindow:
             self._known_at = now + SPAN_SECONDS
         least = LEAST_WINDOW if now >= self._known_at else FIRST_WINDOW
         self.size = max(least, min(MOST_WINDOW, self._sum))
+
+
+class RequestsInFlight(Generic[T]):
+    """Requests that are replied to in order, each with what it is about; those that are left at the end are cancelled.
+
+    The window bounds their bytes, and with them our memory and the delay of a heartbeat.
+    """
+
+    def __init__(self) -> None:
+        self._window = SendWindow()
+        self._requests: deque[tuple[T, int, asyncio.Task[frames.Message]]] = deque()
+        self._bytes = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [task for _item, _count, task in self._requests]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def has_room(self, count: int) -> bool:
+        return self._bytes + count <= self._window.size
+
+    def add(self, item: T, count: int, request: Coroutine[Any, Any, frames.Message]) -> None:
+        self._requests.append((item, count, asyncio.create_task(request)))
+        self._bytes += count
+
+    async def take_first(self) -> tuple[T, "asyncio.Task[frames.Message]"]:
+        """Waits for the first one, whether it succeeds or fails."""
+        item, count, task = self._requests[0]
+        await asyncio.wait([task])
+        self._requests.popleft()
+        self._bytes -= count
+        self._window.add_acknowledged(count, asyncio.get_running_loop().time())
+        return item, task

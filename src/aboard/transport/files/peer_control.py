@@ -3,25 +3,24 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from aboard.agent import frames
-from aboard.agent.transfer.piece_exchange import MOST_PIECES
+from aboard.agent.transfer.peer_connection import MOST_PIECES
 from aboard.core.decoding import IpAddress, Matching, MaxLength, PortNumber, decode
-from aboard.diagnoses import ProtocolError, Unreachable
+from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.files.file_sender import FileSender, SendWindow
+from aboard.transport.files.file_sender import FileSender, RequestsInFlight
 
 PART_BYTES = 256 * 1024
 # Longer than a node needs to resolve its own name and to write one piece.
 ANSWER_SECONDS = 30.0
 _MOST_PEERS = 10_000
 
-T = TypeVar("T")
 _Bits = Annotated[str, Matching("([0-9a-f]{2})*"), MaxLength(MOST_PIECES // 4)]
-_Peers = Annotated[tuple[int, ...], MaxLength(_MOST_PEERS)]
+_Peers = Annotated[frozenset[int], MaxLength(_MOST_PEERS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,7 @@ class PeerControl:
     async def open(self, *, me: int, key: bytes, address: str, ports: Sequence[int]) -> PeerEndpoint:
         """Starts the process and its listener; the key travels here only, inside ssh."""
         reply = await self._ask("open", me=me, key=key.hex(), address=address, ports=list(ports))
-        return self._read(reply, partial(decode, PeerEndpoint, strict=True))
+        return self._sender.parse_reply(reply, partial(decode, PeerEndpoint, strict=True))
 
     async def dial(self, peers: Sequence[tuple[int, PeerEndpoint]]) -> None:
         """Connects to these peers; the status tells which of them answered."""
@@ -104,30 +103,20 @@ class PeerControl:
     async def status(self, first: int, count: int, wait: float) -> PeerStatus:
         """The status after this time, or as soon as the node has everything."""
         reply = await self._ask("status", first=first, count=count, wait=wait)
-        return self._read(reply, partial(_parse_status, count))
+        return self._sender.parse_reply(reply, partial(_parse_status, count))
 
     async def send(self, piece: int, data: memoryview, on_taken: Callable[[int], None]) -> None:
         """Sends one piece, which the node verifies and writes."""
-        window, clock = SendWindow(), asyncio.get_running_loop().time
-        under_way: list[tuple[int, asyncio.Task[frames.Message]]] = []
-        at = acknowledged = 0
-        try:
-            while acknowledged < len(data):
-                while at < len(data) and at - acknowledged + PART_BYTES <= window.size:
+        at = 0
+        async with RequestsInFlight[int]() as requests:
+            while at < len(data) or requests:
+                while at < len(data) and requests.has_room(PART_BYTES):
                     part = data[at : at + PART_BYTES]
-                    request = self._request("peer-piece", tail=part, piece=piece, at=at)
-                    under_way.append((len(part), asyncio.create_task(request)))
+                    requests.add(len(part), len(part), self._request("peer-piece", tail=part, piece=piece, at=at))
                     at += len(part)
-                count, task = under_way[0]
-                await task
-                del under_way[0]
-                acknowledged += count
-                window.add_acknowledged(count, clock())
+                count, task = await requests.take_first()
+                task.result()
                 on_taken(count)
-        finally:
-            for _, task in under_way:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
     def leave(self) -> None:
         """Ends the process and its listener, without waiting; the link stays usable."""
@@ -152,12 +141,6 @@ class PeerControl:
             asking.cancel()
             await asyncio.wait([asking])
 
-    def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
-        try:
-            return parse(reply)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"{self._sender.link.node.name} sent an invalid reply: {error}") from None
-
     def _take_frame(self, message: frames.Message) -> None:
         if message.get("gone") == "peers" and not self._gone.done():
             self._gone.set_result(None)
@@ -170,14 +153,5 @@ def _parse_status(count: int, reply: frames.Message) -> PeerStatus:
     have = int.from_bytes(bytes.fromhex(found.have), "little")
     if have >> count or min(found.received, found.fetched, found.refused) < 0:
         raise ValueError("an impossible number")
-    return PeerStatus(
-        ready=found.ready,
-        have=have,
-        links=frozenset(found.links),
-        unreached=frozenset(peer for peer, _why in found.unreached),
-        wrong=frozenset(found.wrong),
-        silent=frozenset(found.silent),
-        received=found.received,
-        fetched=found.fetched,
-        refused=found.refused,
-    )
+    unreached = frozenset(peer for peer, _why in found.unreached)
+    return PeerStatus(**{**vars(found), "have": have, "unreached": unreached})

@@ -1,16 +1,16 @@
 """The head's side of a tree transfer to a node: lists the target, sends packs of small files, deletes and stamps."""
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import NAME_BYTES
 from aboard.core.cluster.file_transfer_errors import build_hash_error
-from aboard.core.decoding import Matching, decode
+from aboard.core.decoding import decode
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.files.file_sender import SYNC_SECONDS, FileSender, SendWindow
+from aboard.transport.files.file_channel import Digest
+from aboard.transport.files.file_sender import SYNC_SECONDS, FileSender, RequestsInFlight
 
 # Paths of a request: all of them must fit into one frame, even if JSON escapes each character with six.
 REQUEST_CHARACTERS = 500_000
@@ -23,7 +23,6 @@ LEAST_ROWS = 100
 PATH_CHARACTERS = 4096
 
 T = TypeVar("T")
-_Digest = Annotated[str, Matching("[0-9a-f]{0,64}")]
 
 
 class TreeEntry(NamedTuple):
@@ -57,7 +56,7 @@ class TreeSender(FileSender):
         listing = _Listing(known, most_extra)
         for some in _split_requests(folders, len):
             reply = await self._ask("tree-list", root, folders=some)
-            while self._read(reply, lambda reply: listing.add(some, reply)):  # noqa: B023 - used here
+            while self.parse_reply(reply, lambda reply: listing.add(some, reply)):  # noqa: B023 - used here
                 reply = await self._ask("tree-more", root)
         return listing.found
 
@@ -68,7 +67,7 @@ class TreeSender(FileSender):
             left = list(some)
             while left:
                 reply = await self._ask("tree-sums", root, paths=left)
-                sums |= self._read(reply, lambda reply: _parse_sums(left, reply))  # noqa: B023 - used here
+                sums |= self.parse_reply(reply, lambda reply: _parse_sums(left, reply))  # noqa: B023 - used here
                 left = [path for path in left if path not in sums]
         return sums
 
@@ -85,7 +84,7 @@ class TreeSender(FileSender):
         deleted = 0
         for some in _split_requests(paths, len):
             reply = await self._ask("tree-delete", root, paths=some)
-            deleted += self._read(reply, lambda reply: decode(int, reply["deleted"], strict=True))
+            deleted += self.parse_reply(reply, lambda reply: decode(int, reply["deleted"], strict=True))
         return deleted
 
     async def stamp(self, root: str, entries: Sequence[tuple[str, int, int]]) -> None:
@@ -96,7 +95,7 @@ class TreeSender(FileSender):
     async def was_synced(self, root: str) -> bool:
         """Whether an earlier sync made this directory there."""
         reply = await self._ask("tree-synced", root)
-        return self._read(reply, lambda reply: decode(bool, reply["synced"], strict=True))
+        return self.parse_reply(reply, lambda reply: decode(bool, reply["synced"], strict=True))
 
     async def flush(self, root: str, *, equal: bool) -> None:
         """Makes the tree durable; one that is `equal`, without files of its own, counts as made by a sync."""
@@ -106,34 +105,25 @@ class TreeSender(FileSender):
         self, root: str, pending: deque[T], load: Callable[[T], Awaitable[Pack]], on_taken: Callable[[int], None]
     ) -> None:
         """Sends packs, many in flight; each is removed from `pending` when the node has written it."""
-        window, clock = SendWindow(), asyncio.get_running_loop().time
-        under_way: deque[tuple[Pack, asyncio.Task[frames.Message]]] = deque()
-        in_flight = 0
-        try:
+        async with RequestsInFlight[Pack]() as requests:
             while pending:
-                while len(under_way) < len(pending) and (not under_way or in_flight + PACK_BYTES <= window.size):
-                    pack = await load(pending[len(under_way)])
-                    under_way.append((pack, asyncio.create_task(self._send_pack(root, pack))))
-                    in_flight += len(pack.data)
-                pack, task = under_way[0]
-                self._check_digest(root, pack, await task)
-                under_way.popleft()
+                while len(requests) < len(pending) and (not requests or requests.has_room(PACK_BYTES)):
+                    pack = await load(pending[len(requests)])
+                    requests.add(pack, len(pack.data), self._send_pack(root, pack))
+                pack, task = await requests.take_first()
+                self._check_digest(root, pack, task.result())
                 pending.popleft()
-                in_flight -= len(pack.data)
-                window.add_acknowledged(len(pack.data), clock())
                 on_taken(len(pack.data))
-        finally:
-            for _, task in under_way:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
     async def _send_pack(self, root: str, pack: Pack) -> frames.Message:
         if not pack.data:
             return await self._ask("tree-pack", root, pack=pack.groups, sha256=pack.sha256)
-        return await self._request("piece", self._patience, root, tail=pack.data, pack=pack.groups, sha256=pack.sha256)
+        return await self.ask_process(
+            "piece", self._patience, root, tail=pack.data, pack=pack.groups, sha256=pack.sha256
+        )
 
     def _check_digest(self, root: str, pack: Pack, reply: frames.Message) -> None:
-        digest = self._read(reply, lambda reply: decode(_Digest, reply["sha256"], strict=True))
+        digest = self.parse_reply(reply, lambda reply: decode(Digest, reply["sha256"], strict=True))
         if digest != pack.sha256:
             path = f"{root}/{pack.groups[0][0]}"
             raise build_hash_error(self.link.node.name, path, wanted=pack.sha256, found=digest)
@@ -192,7 +182,7 @@ def _parse_rows(folders: Sequence[str], rows: list[Any]) -> Iterator[tuple[str, 
 def _parse_sums(paths: Sequence[str], reply: frames.Message) -> dict[str, str]:
     """The hashes of the requested paths; anything else in the reply is left out."""
     sums = reply["sums"]
-    known = {path: decode(_Digest, sums[path], strict=True) for path in paths if path in sums}
+    known = {path: decode(Digest, sums[path], strict=True) for path in paths if path in sums}
     if not known:
         raise ValueError("no hash that was asked for")
     return known

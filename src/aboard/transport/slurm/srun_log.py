@@ -11,7 +11,7 @@ from aboard.diagnoses import InputError
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.slurm import steps
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.transport.agent_bootstrap import TOO_OLD, classify_start_failure, find_last_line
+from aboard.transport.agent_bootstrap import TOO_OLD, classify_start_failure, extract_line, find_last_line
 from aboard.transport.transport import StreamEnding
 
 # A cause comes before what follows from it: without munge, the job can't be confirmed either.
@@ -59,9 +59,10 @@ def classify_srun_failure(stderr: str, node: str, exit_code: int | None = None) 
     for reason, diagnosis in _REASONS:
         matches = (message.regex.search(text) for message in diagnosis.messages)
         if match := next(filter(None, matches), None):
+            line = extract_line(text, match.start(), match.start())
             # Of several nodes, it does not say which one.
             unnamed = reason in _UNNAMED and SHARED_STEP in stderr
-            return UnreachableReason.STEP_ABORTED if unnamed else reason, _extract_line(text, match.start())
+            return UnreachableReason.STEP_ABORTED if unnamed else reason, line
     if launch_failed:
         return UnreachableReason.STEP_ABORTED, _find_culprit(stderr, node) or launch_failed[0].strip()
     for reason, pattern in ((UnreachableReason.JOB_ENDED, _CANCELLED), (UnreachableReason.NO_PYTHON, _NOT_STARTED)):
@@ -95,9 +96,3 @@ def _find_culprit(stderr: str, node: str) -> str:
     """The line about another node that could not start its task."""
     lines = [line.strip() for line in stderr.splitlines() if not _concerns_node(line, node)]
     return next((line for line in lines if "failed on node" in line or "Node failure" in line), "")
-
-
-def _extract_line(text: str, position: int) -> str:
-    start = text.rfind("\n", 0, position) + 1
-    end = text.find("\n", position)
-    return text[start : end if end >= 0 else None].strip()
