@@ -40,29 +40,5 @@ class CheckObserver(Protocol):
         """
 
 
-class NullCheckObserver:
+class NullCheckObserver(CheckObserver):
     """Ignores everything."""
-
-    def began(self, cluster: Cluster, subjects: Sequence[Subject]) -> None:
-        pass
-
-    def dialling(self, node: str, phase: str) -> None:
-        pass
-
-    def asking(self, node: str) -> None:
-        pass
-
-    def answered(self, node: str, probe: str) -> None:
-        pass
-
-    def visited(self, node: str, contact: Contact) -> None:
-        pass
-
-    def round(self, subject: str, number: int, nodes: Collection[str]) -> None:
-        pass
-
-    def replied(self, node: str) -> None:
-        pass
-
-    def judged(self, subject: str, findings: Sequence[Finding], untested: Mapping[str, str]) -> None:
-        pass

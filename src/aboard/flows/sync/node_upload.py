@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from time import monotonic
-from types import TracebackType
 from typing import Self, TypeVar
 
 from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
@@ -262,9 +261,7 @@ class UploadSource:
         self.mode = stat.S_IMODE(os.fstat(self._fd).st_mode) & 0o777
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         os.close(self._fd)
 
     def read(self, at: int, size: int) -> bytes:

@@ -65,7 +65,6 @@ async def sync_files(
     *,
     on_progress: OnProgress = lambda _progress: None,
     on_failed: OnFailed | None = None,
-    at_once: int = AT_ONCE,
 ) -> SyncResult:
     """Checks all nodes before anything is sent, and reports their problems in one error.
 
@@ -73,7 +72,7 @@ async def sync_files(
     go back to the dialer for the launch that follows; without one, the caller closes it.
     """
     began = monotonic()
-    turns = asyncio.Semaphore(at_once)
+    turns = asyncio.Semaphore(AT_ONCE)
     everyone = uploads = [NodeUpload(node, directories, dialer, turns, on_progress) for node in nodes]
     run = partial(_run_all, on_failed=on_failed)
     try:

@@ -12,7 +12,6 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.trust_record import CreatedKey, MachineRecord
 from aboard.transport.shell.node_shell import NodeShell, format_content
 
-SSH_DIRECTORY = ".ssh"
 AUTHORIZED_KEYS = ".ssh/authorized_keys"
 KNOWN_HOSTS = ".ssh/known_hosts"
 # The ones that a user's ssh offers without being told to.

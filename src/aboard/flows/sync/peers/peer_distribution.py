@@ -42,7 +42,6 @@ class _Member:
     peers: frozenset[int]
     plan: PlanMember = field(default_factory=PlanMember)
     endpoint: PeerEndpoint | None = None
-    control: PeerControl | None = None
     status: PeerStatus | None = None
     failed: bool = False
     away_since: float = 0.0
