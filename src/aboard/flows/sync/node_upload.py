@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Self, TypeVar
 
-from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
+from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
@@ -17,7 +17,7 @@ from aboard.data.store.file_integrity import make_damage_error
 from aboard.data.store.shard_manifest import MANIFEST_NAME
 from aboard.diagnoses import AboardError, ProtocolError
 from aboard.durable_files import FileEntry, compute_sha256
-from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
+from aboard.flows.sync.node_transfer import DirectoryState, NodeTransfer
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender, FolderContents
@@ -26,7 +26,6 @@ from aboard.transport.node_dialer import NodeDialer
 # The agent of a head that disconnected silently exits after 30 s; until then it keeps the file locked.
 BUSY_SECONDS = 45.0
 ASK_AGAIN_SECONDS = 0.2
-PROGRESS_SECONDS = 0.1
 
 T = TypeVar("T")
 
@@ -40,14 +39,9 @@ class SpaceNeed:
 
 
 @dataclass(kw_only=True)
-class _DirectoryState:
-    """A directory on this node; `first` is the node that fills it if several share the disk."""
-
+class _UploadState(DirectoryState):
     directory: SyncDirectory
-    contents: FolderContents | None = None
     found: dict[str, FileEntry] = field(default_factory=dict)
-    filled: asyncio.Event = field(default_factory=asyncio.Event)
-    first: "NodeUpload | None" = None
     assembled: set[str] = field(default_factory=set)
 
     @property
@@ -57,7 +51,7 @@ class _DirectoryState:
         return tuple(file for file in self.directory.files if file in gaps)
 
 
-class NodeUpload:
+class NodeUpload(NodeTransfer[FileSender]):
     """The upload to one node, from the first check to the last file."""
 
     def __init__(
@@ -68,26 +62,16 @@ class NodeUpload:
         turns: asyncio.Semaphore,
         on_progress: OnProgress,
     ) -> None:
-        self.node = node
+        self._places = [_UploadState(to=directory.to, directory=directory) for directory in directories]
+        super().__init__(node, self._places, dialer, FileSender, on_progress)
         self.had = 0
-        self.same_disk_as: str | None = None
-        self._places = [_DirectoryState(directory=directory) for directory in directories]
-        self._sender = ReconnectingChannel(node, dialer, FileSender)
         self._turns = turns
-        self._on_progress = on_progress
-        self._reported_at = float("-inf")
         self._whole = self._at = self._total = self._in_pieces = 0
 
     @property
-    def sent(self) -> int:
-        return self._sender.transferred
-
-    @property
     def extra(self) -> tuple[str, ...]:
-        checked = ((place.directory.to, place.contents) for place in self._places)
-        return tuple(
-            f"{to}/{name.visible(4096)}" for to, contents in checked if contents is not None for name in contents.extra
-        )
+        checked = [(place.to, place.contents) for place in self._places if place.contents is not None]
+        return tuple(f"{to}/{name.visible(4096)}" for to, contents in checked for name in contents.extra)
 
     async def survey(self) -> None:
         """Queries which files the node has: sizes first, then hashes of those with the right size."""
@@ -135,23 +119,10 @@ class NodeUpload:
         """Runs `work` with this node's link; again with a new one if the link is lost."""
         return await self._sender.run(work)
 
-    async def mark(self, directory: SyncDirectory, mark: str) -> None:
-        await self._sender.run(lambda sender: sender.mark(directory.to, mark))
-
-    async def follow_first(self, place: int, directory: SyncDirectory, marks: Mapping[str, "NodeUpload"]) -> None:
-        """Leaves a directory to the first node that shares the disk, if that is another one."""
-        visible_marks = await self._sender.run(lambda sender: sender.marks(directory.to))
-        first = next((upload for mark, upload in marks.items() if mark in visible_marks), self)
-        if first is not self:
-            self._places[place].first = first
-            self.same_disk_as = first.node.name
-
     async def deliver(self) -> None:
         """Sends the missing files; where another node fills the same disk, waits for it and verifies the result."""
         for number, place in enumerate(self._places):
-            if place.first is not None:
-                self._report("waiting", now=True)
-                await place.first.wait_until_filled(number)
+            if await self.wait_for_first(number):
                 await self._sender.run(partial(self._check_files, place))
             if place.lacking:
                 async with self._turns:
@@ -161,23 +132,7 @@ class NodeUpload:
         self._whole, self._at = self._total, 0
         self._report("done", now=True)
 
-    def release_followers(self) -> None:
-        """After a failure: nodes that share the disk no longer wait for this one, and send the rest themselves."""
-        for place in self._places:
-            place.filled.set()
-
-    async def wait_until_filled(self, place: int) -> None:
-        """Waits until this node has the complete directory."""
-        await self._places[place].filled.wait()
-
-    async def leave(self) -> None:
-        """Releases the link for further use."""
-        await self._sender.leave()
-
-    async def close(self) -> None:
-        await self._sender.close()
-
-    async def _check_files(self, place: _DirectoryState, sender: FileSender) -> None:
+    async def _check_files(self, place: _UploadState, sender: FileSender) -> None:
         directory = place.directory
         place.contents = await sender.list_folder(
             directory.to, [(file.name, file.bytes, file.sha256) for file in directory.files]
@@ -198,7 +153,7 @@ class NodeUpload:
             pending = [name for name in pending if name not in sums]
             self._on_progress(UploadProgress(node=self.node.name, phase="looking", done=done + read, total=total))
 
-    async def _send(self, place: _DirectoryState, file: FileEntry, sender: FileSender) -> None:
+    async def _send(self, place: _UploadState, file: FileEntry, sender: FileSender) -> None:
         """Resumes an interrupted transfer; if the result is damaged, sends the file again from the beginning."""
         to = place.directory.to
         with UploadSource(place.directory, file) as source:
@@ -216,7 +171,7 @@ class NodeUpload:
         place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
         self._whole, self._at = self._whole + file.bytes, 0
 
-    async def _negotiate_offset(self, sender: FileSender, place: _DirectoryState, file: FileEntry, mode: int) -> int:
+    async def _negotiate_offset(self, sender: FileSender, place: _UploadState, file: FileEntry, mode: int) -> int:
         to, began, hashed = place.directory.to, monotonic(), 0
         while True:
             ready = await sender.receive(
@@ -238,11 +193,8 @@ class NodeUpload:
         self._at += count
         self._report("sending")
 
-    def _report(self, phase: UploadPhase, *, now: bool = False) -> None:
-        if now or monotonic() - self._reported_at > PROGRESS_SECONDS:
-            self._reported_at = monotonic()
-            done = max(self._whole + self._at, self._in_pieces)
-            self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=done, total=self._total))
+    def _count_done(self) -> tuple[int, int]:
+        return max(self._whole + self._at, self._in_pieces), self._total
 
 
 class UploadSource:

@@ -4,7 +4,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from secrets import token_hex
 from time import monotonic
 from typing import Any
 
@@ -13,6 +12,7 @@ from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
+from aboard.flows.sync.node_transfer import find_shared_disks
 from aboard.flows.sync.node_upload import NodeUpload
 from aboard.flows.sync.peers.peer_findings import PeerReport
 from aboard.flows.sync.sync_directory import SyncDirectory
@@ -78,7 +78,7 @@ async def sync_files(
     try:
         uploads = await run(uploads, NodeUpload.survey)
         uploads = await run(uploads, _check_problems)
-        await _find_shared_disks(uploads, directories, run)
+        await find_shared_disks(uploads, len(directories), run)
         report = await _distribute(uploads, directories)
         uploads = await run(uploads, NodeUpload.deliver, first_ends_all=on_failed is None)
         _verify_hashes(uploads, directories)
@@ -180,26 +180,6 @@ def _find_problems(upload: NodeUpload) -> list[AboardError]:
                 )
             )
     return problems
-
-
-async def _find_shared_disks(
-    uploads: Sequence[NodeUpload],
-    directories: Sequence[SyncDirectory],
-    run_all: Callable[..., Coroutine[Any, Any, list[NodeUpload]]],
-) -> None:
-    """Nodes that see each other's marker files share a disk: only the first of them receives the files.
-
-    On a file system that shows markers late, a node receives the files as well, which is slower but correct.
-    """
-    run = token_hex(8)
-    for place, directory in enumerate(directories):
-        lacking = [upload for upload in uploads if upload.lacks(place)]
-        if len(lacking) < 2:  # noqa: PLR2004 - nobody to share with
-            continue
-        marks = {f"{run}-{place}-{number}": upload for number, upload in enumerate(lacking)}
-        names = {upload: mark for mark, upload in marks.items()}
-        lacking = await run_all(lacking, lambda upload: upload.mark(directory, names[upload]))  # noqa: B023 - awaited here
-        await run_all(lacking, lambda upload: upload.follow_first(place, directory, marks))  # noqa: B023 - awaited here
 
 
 def _verify_hashes(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:
