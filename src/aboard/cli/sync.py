@@ -24,12 +24,7 @@ from aboard.flows.sync.sync_sources import TrainingFiles, list_left_out, load_tr
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.setup.sync_view import (
-    format_left_out,
-    format_sync_json,
-    format_sync_lines,
-    render_sync_table,
-)
+from aboard.ui.setup.sync_view import format_left_out, format_sync_json, format_sync_lines, render_sync_table
 
 
 @click.command()

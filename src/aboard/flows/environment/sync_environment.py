@@ -16,11 +16,7 @@ from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import DecodeError, decode
 from aboard.core.environment.node_parity import InterpreterDescription
-from aboard.core.environment.sync_report import (
-    EnvironmentProgress,
-    EnvironmentSyncResult,
-    NodeEnvironmentResult,
-)
+from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment as diagnoses

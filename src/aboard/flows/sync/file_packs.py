@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import os
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from aboard.data.store.content_hash_cache import make_unreadable_error
+from aboard.flows.sync.batches import split_batches
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import SMALL_BYTES
 from aboard.transport.files.tree_sender import PACK_BYTES, Pack
@@ -24,7 +25,9 @@ class FilePacks:
 
     def __init__(self, tree: SourceTree) -> None:
         self._tree = tree
-        self._packs = list(_cut_packs(tree))
+        small = [path for path, status in tree.files.items() if status.size <= SMALL_BYTES]
+        limits = {"most_bytes": PACK_BYTES, "most_items": FILES_PER_PACK}
+        self._packs = list(split_batches(small, lambda path: tree.files[path].size, **limits))
         self._kept: OrderedDict[int, asyncio.Task[Pack]] = OrderedDict()
         self._sums: dict[str, str] = {}
 
@@ -56,21 +59,6 @@ class FilePacks:
         if new:
             self._sums |= await asyncio.to_thread(_hash_files, self._tree, new)
         return {path: self._sums[path] for path in paths}
-
-
-def _cut_packs(tree: SourceTree) -> Iterator[list[str]]:
-    paths: list[str] = []
-    room = PACK_BYTES
-    for path, status in tree.files.items():
-        if status.size > SMALL_BYTES:
-            continue
-        if paths and (status.size > room or len(paths) >= FILES_PER_PACK):
-            yield paths
-            paths, room = [], PACK_BYTES
-        paths.append(path)
-        room -= status.size
-    if paths:
-        yield paths
 
 
 def _read_pack(tree: SourceTree, paths: Sequence[str]) -> Pack:

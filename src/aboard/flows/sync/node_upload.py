@@ -30,14 +30,6 @@ ASK_AGAIN_SECONDS = 0.2
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpaceNeed:
-    """The space that a directory still needs on the node's disk."""
-
-    bytes: int
-    contents: FolderContents
-
-
 @dataclass(kw_only=True)
 class _UploadState(DirectoryState):
     directory: SyncDirectory
@@ -80,13 +72,13 @@ class NodeUpload(NodeTransfer[FileSender]):
         self._total = sum(file.bytes for place in self._places for file in place.lacking)
         self.had = sum(place.directory.bytes for place in self._places) - self._total
 
-    def needs(self) -> Iterator[tuple[SyncDirectory, SpaceNeed]]:
-        """The space needed for each incomplete directory; bytes of partly sent files count as present."""
+    def needs(self) -> Iterator[tuple[str, int, FolderContents]]:
+        """The bytes that each incomplete directory needs on its disk; those of partly sent files count as present."""
         for place in self._places:
             if place.lacking and place.contents is not None:
                 parts = place.contents.parts
                 count = sum(file.bytes - parts.get(file.name, 0) for file in place.lacking)
-                yield place.directory, SpaceNeed(bytes=count, contents=place.contents)
+                yield place.to, count, place.contents
 
     def lacks(self, place: int) -> bool:
         return bool(self._places[place].lacking)

@@ -167,18 +167,15 @@ def _find_problems(upload: NodeUpload) -> list[AboardError]:
     name = upload.node.name
     problems: list[AboardError] = []
     needed: dict[int, int] = defaultdict(int)
-    for directory, need in upload.needs():
-        if not need.contents.writable:
-            problems.append(build_permission_error(name, directory.to, need.contents.nearest))
+    for to, size, disk in upload.needs():
+        if not disk.writable:
+            problems.append(build_permission_error(name, to, disk.nearest))
             continue
         # Several directories may share one disk, which needs space for all of them.
-        needed[need.contents.device] += need.bytes
-        if need.bytes and needed[need.contents.device] + SPARE > need.contents.free:
-            problems.append(
-                build_no_room_error(
-                    name, need.contents.nearest, free=need.contents.free, needed=needed[need.contents.device] + SPARE
-                )
-            )
+        needed[disk.device] += size
+        total = needed[disk.device] + SPARE
+        if size and total > disk.free:
+            problems.append(build_no_room_error(name, disk.nearest, free=disk.free, needed=total))
     return problems
 
 

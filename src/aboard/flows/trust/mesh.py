@@ -8,12 +8,7 @@ from typing import TypeVar
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.trust.public_keys import (
-    PublicKey,
-    find_known_keys,
-    format_known_name,
-    list_authorized_keys,
-)
+from aboard.core.trust.public_keys import PublicKey, find_known_keys, format_known_name, list_authorized_keys
 from aboard.core.trust.trust_report import MeshReport
 from aboard.diagnoses import AboardError, Finding, Unreachable
 from aboard.diagnoses.nodes import trust
