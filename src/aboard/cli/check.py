@@ -12,10 +12,9 @@ from aboard.checks.collective import subject as collective
 from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.checks.network import subject as network
 from aboard.checks.subjects import SUBJECTS
-from aboard.cli.options.node_arguments import cluster_arguments
+from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.printed_output import print_report
 from aboard.config.this_machine import find_environment
-from aboard.core.cluster.cluster import Cluster
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.rank_environment import RankSpec
@@ -32,7 +31,7 @@ from aboard.ui.json_output import format_check_json
 
 
 @click.command()
-@cluster_arguments
+@node_arguments
 @click.option("--quick", is_flag=True, help="Run only the checks that every launch runs.")
 @click.option("--only", multiple=True, metavar="SUBJECT", help="Check only this subject; repeatable.")
 @click.option("--skip", multiple=True, metavar="SUBJECT", help="Skip this subject; repeatable.")
@@ -46,7 +45,7 @@ from aboard.ui.json_output import format_check_json
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings and for subjects that were not tested.")
 @click.option("-v", "--verbose", is_flag=True, help="Show one row per node, and info findings in full.")
 def check(
-    cluster: Cluster,
+    where: NodeArguments,
     quick: bool,
     only: tuple[str, ...],
     skip: tuple[str, ...],
@@ -69,6 +68,7 @@ def check(
     Exit code: 0 no finding above a warning; 1 with --strict, for warnings and for subjects that were not tested; 2 a
     finding would stop a run; 3 the command is wrong.
     """
+    cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     subjects = _select_subjects(only, skip)
     replaced = {network.SUBJECT.name: network.build_subject(all_pairs=True)} if all_pairs else {}

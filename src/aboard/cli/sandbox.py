@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -46,7 +46,7 @@ def sandbox() -> None:
 def up(name: str, nodes: int, slurm: bool, bare: bool, **options: Any) -> None:
     """Build the cluster."""
     started = time.monotonic()
-    progress = _make_progress(nodes + 1)
+    progress = partial(_show_progress, nodes + 1)
     box = Sandbox.up(name, nodes=nodes, slurm=slurm, bare=bare, progress=progress, **options)
     if box.found:
         click.echo(f"Sandbox {name!r} is already up: head and {_format_nodes(box)}.")
@@ -121,12 +121,9 @@ for command in COMMANDS:
     sandbox.add_command(command)
 
 
-def _make_progress(hosts: int) -> Callable[[int], None]:
-    def show(count: int) -> None:
-        if sys.stderr.isatty():
-            click.echo(f"\r{hosts} hosts: {count} up", nl=count == hosts, err=True)
-
-    return show
+def _show_progress(hosts: int, count: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{hosts} hosts: {count} up", nl=count == hosts, err=True)
 
 
 def _format_nodes(box: Sandbox) -> str:

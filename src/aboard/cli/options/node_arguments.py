@@ -191,13 +191,3 @@ def _record_allowed(_context: click.Context, _option: click.Parameter, confirmed
         for file, _, digest in (each.partition("=") for each in confirmed):
             if file in FOUND_FILES:
                 record_allowed(file, digest, os.environ)
-
-
-def cluster_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """The same as `node_arguments`, for commands that take the loaded cluster."""
-
-    @wraps(command)
-    def with_cluster(*, where: NodeArguments, **others: Any) -> None:
-        command(cluster=where.cluster(), **others)
-
-    return node_arguments(with_cluster)

@@ -155,12 +155,8 @@ def _build_check_request(settings: TrainSettings, tokenizer: str, template: str 
         tokenizer=tokenizer,
         template=template,
         max_length=settings.max_length,
-        loss_on=_get_loss_on(settings),
+        loss_on=cast("LossOn", settings.data.loss_on or "answers"),  # validated by pydantic
         validation=settings.data.validation,
         validation_share=settings.data.validation_share,
         allow=settings.data.allow,
     )
-
-
-def _get_loss_on(settings: TrainSettings) -> LossOn:
-    return cast("LossOn", settings.data.loss_on or "answers")  # validated by pydantic
