@@ -35,7 +35,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
 from aboard.durable_files import FileEntry
 from aboard.flows.environment.wheel_packing import PackedWheel, compute_record
-from aboard.flows.sync.batches import split_batches
+from aboard.flows.sync.file_packs import split_batches
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import SPARE, sync_files

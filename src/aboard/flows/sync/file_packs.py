@@ -4,10 +4,11 @@ import asyncio
 import hashlib
 import os
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from typing import TypeVar
 
 from aboard.data.store.content_hash_cache import make_unreadable_error
-from aboard.flows.sync.batches import split_batches
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import SMALL_BYTES
 from aboard.transport.files.tree_sender import PACK_BYTES, Pack
@@ -16,6 +17,7 @@ FILES_PER_PACK = 1000
 # Packs that stay in memory for the nodes that are behind; slower ones cause another read.
 PACKS_KEPT = 48
 
+T = TypeVar("T")
 PackKey = tuple[int, tuple[str, ...] | None]
 """The number of a pack, and the files of it that a node lacks; None for all."""
 
@@ -59,6 +61,23 @@ class FilePacks:
         if new:
             self._sums |= await asyncio.to_thread(_hash_files, self._tree, new)
         return {path: self._sums[path] for path in paths}
+
+
+def split_batches(
+    items: Iterable[T], count_bytes: Callable[[T], int], *, most_bytes: int, most_items: float = inf
+) -> Iterator[list[T]]:
+    """Batches within these limits, in order; an item above them is a batch of its own."""
+    batch: list[T] = []
+    room = most_bytes
+    for item in items:
+        size = count_bytes(item)
+        if batch and (size > room or len(batch) >= most_items):
+            yield batch
+            batch, room = [], most_bytes
+        batch.append(item)
+        room -= size
+    if batch:
+        yield batch
 
 
 def _read_pack(tree: SourceTree, paths: Sequence[str]) -> Pack:

@@ -13,7 +13,7 @@ from time import monotonic
 from aboard.checks.network.mesh_probe import read_rendezvous_port, select_peers
 from aboard.core.cluster.file_transfer_errors import build_busy_error
 from aboard.diagnoses import AboardError, AgentRequestError
-from aboard.flows.sync.batches import split_batches
+from aboard.flows.sync.file_packs import split_batches
 from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload
 from aboard.flows.sync.peers.peer_findings import PeerObservations, PeerReport, build_peer_report
 from aboard.flows.sync.peers.piece_plan import PlanMember, choose_piece, find_group
