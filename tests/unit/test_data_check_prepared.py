@@ -14,9 +14,10 @@ from aboard.data.quality.data_report import DataReport
 from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.tokenize_workers import source_inspection
 from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
+from aboard.data.tokenize_workers.source_inspection import InspectionProgress
 from aboard.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
-from aboard.flows.data import DataCheckRequest, InspectionProgress, PreparedSources, inspect_data, report_prepared_data
+from aboard.flows.data import DataCheckRequest, PreparedSources, inspect_data, report_prepared_data
 
 pytestmark = pytest.mark.ci  # each test prepares with processes of its own
 

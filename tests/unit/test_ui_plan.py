@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from run_states import PROGRAM, cluster, plan_of
 
 from aboard.core.cluster.cluster import Cluster
@@ -16,7 +17,7 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.secrets.secret_names import HIDDEN
 from aboard.flows.why.recorded_run import parse_recorded_plan
 from aboard.ui.launch.plan_json import format_plan_json
-from aboard.ui.launch.plan_view import format_plan_text
+from aboard.ui.launch.plan_view import PlanView
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 TOKEN = "hf_AbCdEfGh"  # noqa: S105 - nobody's
@@ -58,6 +59,13 @@ def contained() -> Plan:
     )
     nodes = cluster(2, slots=2, workdir="/home/crew/llama", setup=("module load podman",), container=container)
     return plan_of(nodes)
+
+
+def format_plan_text(plan: Plan, width: int = 10_000) -> str:
+    console = Console(width=width, color_system=None, highlight=False, force_terminal=False)
+    with console.capture() as capture:
+        console.print(PlanView(plan), crop=False)
+    return capture.get()
 
 
 PLANS = {"two": two_by_eight, "uneven": uneven, "many": sixty_four, "container": contained}

@@ -204,12 +204,3 @@ def test_it_keeps_to_the_terminal(roster: RunProgress, width: int, height: int) 
     lines = drawn(roster, width, height).split("\n")[:-1]
     assert len(lines) <= max(1, height - SPARE)
     assert max(map(cell_len, lines)) <= width
-
-
-@pytest.mark.ci
-@given(rosters(), st.integers(1, 40))
-def test_a_given_height_is_kept(roster: RunProgress, height: int) -> None:
-    """Who knows the room better than the terminal is believed."""
-    out = io.StringIO()
-    Console(file=out, width=80, height=50).print(RosterView(roster, height=height))
-    assert len(out.getvalue().split("\n")[:-1]) <= height

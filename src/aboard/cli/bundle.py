@@ -38,14 +38,14 @@ def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool)
     `aboard why --bundle FILE` diagnoses the run on any machine, with the rules of the Aboard version there.
     """
     run_directory = Runs.of(os.environ).find(run)
+    scrubber = SecretScrubber(users=_list_users(), hide_addresses=hide_addresses)
     if output == STDOUT:
-        scrubber = SecretScrubber(users=_list_users(), hide_addresses=hide_addresses)
         sys.stdout.buffer.write(_pack_run(run_directory, scrubber, err=True))
         return
     hidden = ["--hide-addresses"] if hide_addresses else []
     data = read_from_batch_host(run_directory, ["bundle", run_directory.id, "--output", STDOUT, *hidden])
     if data is None:
-        data = _pack_run(run_directory, SecretScrubber(users=_list_users(), hide_addresses=hide_addresses))
+        data = _pack_run(run_directory, scrubber)
     path = Path(output or f"{run_directory.id}.tar.gz")
     if not yes:
         if not sys.stdin.isatty():

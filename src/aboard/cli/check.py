@@ -7,24 +7,23 @@ from dataclasses import replace
 
 import click
 from rich.console import Console
-from rich.live import Live
 
 from aboard.checks.collective import subject as collective
 from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.checks.network import subject as network
 from aboard.checks.subjects import SUBJECTS
-from aboard.cli.options.node_arguments import cluster_arguments
+from aboard.cli.options.node_arguments import NodeArguments, node_arguments
+from aboard.cli.printed_output import print_report
 from aboard.config.this_machine import find_environment
-from aboard.core.cluster.cluster import Cluster
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
-from aboard.flows.check.check_cluster import CheckReport, check_cluster
+from aboard.flows.check.check_cluster import check_cluster
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.check.live_view import CheckLiveView
+from aboard.ui.check.live_view import show_live_check
 from aboard.ui.check.plain_lines import format_check_lines
 from aboard.ui.check.report_view import CheckReportView
 from aboard.ui.check.subject_results import SubjectStatus, summarize_subjects
@@ -32,7 +31,7 @@ from aboard.ui.json_output import format_check_json
 
 
 @click.command()
-@cluster_arguments
+@node_arguments
 @click.option("--quick", is_flag=True, help="Run only the checks that every launch runs.")
 @click.option("--only", multiple=True, metavar="SUBJECT", help="Check only this subject; repeatable.")
 @click.option("--skip", multiple=True, metavar="SUBJECT", help="Skip this subject; repeatable.")
@@ -46,7 +45,7 @@ from aboard.ui.json_output import format_check_json
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings and for subjects that were not tested.")
 @click.option("-v", "--verbose", is_flag=True, help="Show one row per node, and info findings in full.")
 def check(
-    cluster: Cluster,
+    where: NodeArguments,
     quick: bool,
     only: tuple[str, ...],
     skip: tuple[str, ...],
@@ -69,31 +68,28 @@ def check(
     Exit code: 0 no finding above a warning; 1 with --strict, for warnings and for subjects that were not tested; 2 a
     finding would stop a run; 3 the command is wrong.
     """
+    cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     subjects = _select_subjects(only, skip)
-    if all_pairs:
-        subjects = tuple(
-            network.build_subject(all_pairs=True) if each is network.SUBJECT else each for each in subjects
-        )
+    replaced = {network.SUBJECT.name: network.build_subject(all_pairs=True)} if all_pairs else {}
     if collective.SUBJECT.name in only:
-        subjects = tuple(
-            collective.build_subject(every=True) if each is collective.SUBJECT else each for each in subjects
-        )
+        replaced[collective.SUBJECT.name] = collective.build_subject(every=True)
+    subjects = tuple(replaced.get(each.name, each) for each in subjects)
     if fix:
         subjects = _add_leftover_cleanup(subjects)
     console = Console(highlight=False)
-    if console.is_terminal and not as_json:
-        report = _check_with_live_view(cluster, subjects, console, quick=quick)
-        console.print(
-            CheckReportView(
-                report.facts, subjects, report.by_subject, report.findings, seconds=report.seconds, verbose=verbose
-            ),
-            crop=False,
-        )
+    spec = RankSpec(environment=find_environment(os.environ))
+    with show_live_check(console, quiet=as_json) as watcher:
+        report = asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=spec, watcher=watcher))
+    facts, found, seconds = report.facts, report.findings, report.seconds
+    outcomes = summarize_subjects(facts, subjects, report.by_subject)
+    if as_json:
+        click.echo(format_check_json(facts, outcomes, found, seconds))
     else:
-        report = asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=_build_rank_spec()))
-        click.echo(_format_report(report, subjects, as_json=as_json))
-    sys.exit(_compute_exit_code(report, subjects, strict=strict))
+        view = CheckReportView(facts, subjects, report.by_subject, found, seconds=seconds, verbose=verbose)
+        print_report(console, view, format_check_lines(facts, subjects, report.by_subject, found, seconds))
+    untested = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
+    sys.exit(choose_exit_code(found, strict=strict, untested=untested))
 
 
 def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:
@@ -127,28 +123,3 @@ def _add_leftover_cleanup(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
         else subject
         for subject in subjects
     )
-
-
-def _check_with_live_view(
-    cluster: Cluster, subjects: tuple[Subject, ...], console: Console, *, quick: bool
-) -> CheckReport:
-    live = CheckLiveView()
-    with Live(live, console=console, transient=True, refresh_per_second=8):
-        return asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=_build_rank_spec(), watcher=live))
-
-
-def _build_rank_spec() -> RankSpec:
-    return RankSpec(environment=find_environment(os.environ))
-
-
-def _format_report(report: CheckReport, subjects: tuple[Subject, ...], *, as_json: bool) -> str:
-    if as_json:
-        outcomes = summarize_subjects(report.facts, subjects, report.by_subject)
-        return format_check_json(report.facts, outcomes, report.findings, report.seconds)
-    return "\n".join(format_check_lines(report.facts, subjects, report.by_subject, report.findings, report.seconds))
-
-
-def _compute_exit_code(report: CheckReport, subjects: tuple[Subject, ...], *, strict: bool) -> int:
-    outcomes = summarize_subjects(report.facts, subjects, report.by_subject)
-    untested = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
-    return choose_exit_code(report.findings, strict=strict, untested=untested)

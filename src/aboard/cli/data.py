@@ -89,13 +89,8 @@ def _build_question(
     from aboard.flows.data import DataCheckRequest  # noqa: PLC0415 - needs the train extra, checked above
 
     settings, named_files = _load_settings(files)
-    command_options: dict[str, object] = {
-        "tokenizer": tokenizer,
-        "template": template,
-        "format": form,
-        "text-column": text_column,
-    }
-    command_options |= {"max-length": max_length, "loss-on": loss_on}
+    command_options = {"tokenizer": tokenizer, "template": template, "format": form, "text-column": text_column}
+    more_options = {"max-length": max_length, "loss-on": loss_on}
     if template is None and settings.template is not None:
         template = FoundFile(settings.template)
     share = parse_share(validation)
@@ -106,7 +101,7 @@ def _build_question(
         raise InputError(configuration.CONFIG, [problem])
     return DataCheckRequest(
         files=named_files or settings.files,
-        command=_format_command(files, command_options, validation, allow),
+        command=_format_command(files, {**command_options, **more_options}, validation, allow),
         format=form or settings.format,
         text_column=text_column or settings.text_column,
         tokenizer=tokenizer or settings.tokenizer,

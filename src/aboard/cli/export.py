@@ -52,13 +52,7 @@ def export(
 
     cache = get_cache_folder(os.environ).with_name("checkpoints")
     request = ExportRequest(
-        what=what,
-        to=to,
-        cache=cache,
-        dtype=dtype,
-        name=checkpoint,
-        merge=merge,
-        trust_remote_code=trust_remote_code,
+        what=what, to=to, cache=cache, dtype=dtype, name=checkpoint, merge=merge, trust_remote_code=trust_remote_code
     )
     console = Console(highlight=False)
     with console.status(f"exporting {what}") if console.is_terminal else nullcontext() as status:

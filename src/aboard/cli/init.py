@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.live import Live
 
 from aboard.cli.printed_output import print_report
 from aboard.config.input_files import DEFAULT_FILE
@@ -20,7 +19,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.init import choose_output_action, discover_cluster, write_starter_file
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.check.live_view import CheckLiveView
+from aboard.ui.check.live_view import show_live_check
 from aboard.ui.setup.init_summary import InitSummary
 
 
@@ -67,8 +66,5 @@ def _ask_consent() -> None:
 def _discover(nodes: FoundNodes, console: Console) -> DiscoveredCluster:
     raise_open_file_limit(len(nodes.entries))
     here = inspect_this_machine()
-    if not console.is_terminal:
-        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ))
-    live = CheckLiveView()
-    with Live(live, console=console, transient=True, refresh_per_second=8):
-        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ, watcher=live))
+    with show_live_check(console) as watcher:
+        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ, watcher=watcher))

@@ -181,15 +181,13 @@ def launch(
         return options.build_spec(cluster, request, last, notes, sync_limit=limit)
 
     job = typed_words.find_job()
+    if other or as_json:
+        _require_dry_run(dry, other, as_json=as_json)
     if job is not None or other == "sbatch":
-        if other or as_json:
-            _require_dry_run(dry, other, as_json=as_json)
         options.read_environment(env_file)
         job = job or require_slurm_settings(where)
         script_only = not as_json and other in (None, "sbatch")
         sys.exit(_submit_job(job, typed_words, detach=options.detach, dry=dry, script_only=script_only))
-    if dry or other or as_json:
-        _require_dry_run(dry, other, as_json=as_json)
     if dry or trial or options.detach:
         # Imported only when used: a launch dials its nodes first.
         from aboard.cli.runs.show_launch import print_dry_run, run_detached, show_trial  # noqa: PLC0415 - as above

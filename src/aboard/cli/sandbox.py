@@ -3,7 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import click
 
@@ -42,23 +43,11 @@ def sandbox() -> None:
 @click.option("--containers", is_flag=True, help="Let crew run containers with Apptainer and Podman.")
 @click.option("--bare", is_flag=True, help="Only an admin key: no user keys, shared directory or environment.")
 @_NAME
-def up(
-    nodes: int, slots: int, fabric: bool, slurm: bool, shared_home: bool, containers: bool, bare: bool, name: str
-) -> None:
+def up(name: str, nodes: int, slurm: bool, bare: bool, **options: Any) -> None:
     """Build the cluster."""
     started = time.monotonic()
-    progress = _make_progress(nodes + 1)
-    box = Sandbox.up(
-        name,
-        nodes=nodes,
-        slots=slots,
-        fabric=fabric,
-        slurm=slurm,
-        bare=bare,
-        shared_home=shared_home,
-        containers=containers,
-        progress=progress,
-    )
+    progress = partial(_show_progress, nodes + 1)
+    box = Sandbox.up(name, nodes=nodes, slurm=slurm, bare=bare, progress=progress, **options)
     if box.found:
         click.echo(f"Sandbox {name!r} is already up: head and {_format_nodes(box)}.")
     else:
@@ -132,12 +121,9 @@ for command in COMMANDS:
     sandbox.add_command(command)
 
 
-def _make_progress(hosts: int) -> Callable[[int], None]:
-    def show(count: int) -> None:
-        if sys.stderr.isatty():
-            click.echo(f"\r{hosts} hosts: {count} up", nl=count == hosts, err=True)
-
-    return show
+def _show_progress(hosts: int, count: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{hosts} hosts: {count} up", nl=count == hosts, err=True)
 
 
 def _format_nodes(box: Sandbox) -> str:

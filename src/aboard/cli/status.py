@@ -8,13 +8,12 @@ from time import sleep, time
 import click
 from rich.console import Console
 
-from aboard.cli.printed_output import print_report
+from aboard.cli.printed_output import print_findings, print_report
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.flows.launch.control_socket import ask_roster, watch_roster
 from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
-from aboard.ui.findings_view import FindingsView
 from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
 from aboard.ui.launch.roster_view import RosterView
@@ -50,8 +49,7 @@ def status(run: str | None, live: bool, every: bool) -> None:
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
         console.print(RunListView([_build_run_line(run_summary)]), crop=False)
-        if run_summary.findings:
-            console.print(FindingsView(run_summary.findings, in_full=False), crop=False)
+        print_findings(console, run_summary.findings)
 
 
 async def _show_roster(run: RunDirectory, console: Console) -> None:

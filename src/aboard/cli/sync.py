@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
-from aboard.cli.printed_output import print_report
+from aboard.cli.printed_output import print_findings, print_report
 from aboard.cli.runs.sync_workdir import sync_with_progress
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.cluster.file_sync import NodeTreeResult
@@ -24,12 +24,7 @@ from aboard.flows.sync.sync_sources import TrainingFiles, list_left_out, load_tr
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.setup.sync_view import (
-    format_left_out,
-    format_sync_json,
-    format_sync_lines,
-    render_sync_table,
-)
+from aboard.ui.setup.sync_view import format_left_out, format_sync_json, format_sync_lines, render_sync_table
 
 
 @click.command()
@@ -158,24 +153,20 @@ def _show_results(
     options: _SyncOptions,
     nodes: Sequence[str],
 ) -> int:
+    errors = {result.error.code: result.error for result in results.values() if result.error is not None}
     special, left_out = sum(tree.special for tree in trees), list_left_out(trees)
     if options.as_json:
         click.echo(format_sync_json(results, findings, special=special, left_out=left_out))
-    else:
-        view = render_sync_table(results, dry=options.dry)
-        print_report(console, view, format_sync_lines(results, dry=options.dry))
-    if special and not options.as_json:
+        return EXIT_FAILED if errors else 0
+    view = render_sync_table(results, dry=options.dry)
+    print_report(console, view, format_sync_lines(results, dry=options.dry))
+    if special:
         click.echo(f"skipped {special} special files: pipes, sockets or devices")
-    if not options.as_json:
-        for line in format_left_out(left_out, flag=True, nodes=nodes):
-            click.echo(line)
-    if findings and not options.as_json:
-        from aboard.ui.findings_view import FindingsView  # noqa: PLC0415 - findings are rare
-
-        console.print(FindingsView(findings, in_full=True), crop=False)
-    errors = {result.error.code: result.error for result in results.values() if result.error is not None}
-    if errors and not options.as_json:
-        from aboard.ui.error_message import show_error  # noqa: PLC0415 - as above
+    for line in format_left_out(left_out, flag=True, nodes=nodes):
+        click.echo(line)
+    print_findings(console, findings, in_full=True)
+    if errors:
+        from aboard.ui.error_message import show_error  # noqa: PLC0415 - errors are rare
 
         for error in errors.values():
             show_error(Console(stderr=True, highlight=False), error)

@@ -83,7 +83,8 @@ def why(
     inspects the PIDs you pass. The processes are neither stopped nor signalled. To show stacks, Aboard needs py-spy on
     the nodes: pip install py-spy. The exit codes are the same as with --log.
     """
-    _refuse_combined_options(logs=logs, bundle=bundle, nodes=nodes, pids=pids, words=words, as_json=as_json)
+    given = {"--log": logs, "--bundle": bundle is not None, "--nodes": nodes, "--pid": pids}
+    _refuse_combined_options([option for option, value in given.items() if value], words, as_json=as_json)
     if logs:
         print_log_explanation((*logs, *words), as_json=as_json)
     if nodes:
@@ -109,21 +110,12 @@ def why(
             click.secho(f"aboard why {active}    # the run that is active", dim=True)
 
 
-def _refuse_combined_options(
-    *,
-    logs: tuple[str, ...],
-    bundle: str | None,
-    nodes: tuple[str, ...],
-    pids: tuple[str, ...],
-    words: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def _refuse_combined_options(given: Sequence[str], words: Sequence[str], *, as_json: bool) -> None:
     """Refuses options that exclude each other."""
-    modes = [bool(logs), bundle is not None, bool(nodes), bool(pids)]
-    if sum(modes) > 1 or (bundle is not None and words):
+    if len(given) > 1 or ("--bundle" in given and words):
         seen = "--log, --bundle, --nodes and --pid cannot be combined"
         fix = commands.WHY_OPTIONS.fix("alone")
-    elif as_json and not (logs or nodes or pids):
+    elif as_json and (not given or "--bundle" in given):
         seen = "--json works only with --log, --nodes or --pid"
         fix = commands.WHY_OPTIONS.fix("json")
     else:

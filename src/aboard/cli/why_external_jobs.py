@@ -42,9 +42,7 @@ def _parse_pids(arguments: Sequence[str]) -> tuple[int, ...]:
     if wrong:
         problems = [
             Problem(
-                where="aboard why --pid",
-                seen=f"'{escape_text(text)}' is not a process id",
-                fix=commands.WHY_PID.fix(),
+                where="aboard why --pid", seen=f"'{escape_text(text)}' is not a process id", fix=commands.WHY_PID.fix()
             )
             for text in wrong
         ]

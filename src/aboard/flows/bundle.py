@@ -129,15 +129,11 @@ def _redact_value(value: Any) -> Any:
 
 def _redact_field(key: str, value: Any) -> Any:
     if key == "env" and isinstance(value, dict):
-        return _redact_env(value)
+        return {name: _redact_variable(name, each) for name, each in value.items()}
     if key == "command" and isinstance(value, str) and "--env" in value:
         # The typed command contains the values of variables.
         return REDACTED
     return _redact_value(value)
-
-
-def _redact_env(env: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _redact_variable(name, value) for name, value in env.items()}
 
 
 def _redact_variable(name: str, value: Any) -> Any:

@@ -29,11 +29,6 @@ from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-__all__ = [
-    "DataCheckRequest", "InspectionProgress", "PreparedSources", "check_allowed_codes", "inspect_data", "open_source",
-    "report_prepared_data", "require_share", "split_sides",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataCheckRequest:

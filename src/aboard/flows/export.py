@@ -25,7 +25,7 @@ from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
 from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
-from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
+from aboard.transport.node_dialer import NodeDialer
 
 MODULE = "aboard.train.model.export"
 # A 70B model means reading and writing 140 GB.
@@ -71,7 +71,6 @@ async def export_checkpoint(
     *,
     on_progress: OnDownload = lambda _progress: None,
     on_gathered: Callable[[], None] = lambda: None,
-    transport_for: TransportFor = choose_transport,
 ) -> ExportResult:
     """Exports the checkpoint; without a shared disk, it gathers the parts from the run's nodes first."""
     _require_empty(request.to)
@@ -99,7 +98,7 @@ async def export_checkpoint(
         to=request.to,
         name=request.name,
     )
-    dialer = NodeDialer(transport_for)
+    dialer = NodeDialer()
     try:
         gathered = await gather_checkpoint(gather, dialer, on_progress)
     except AboardError as error:

@@ -24,7 +24,7 @@ from aboard.durable_files import write_atomically
 from aboard.flows.check.check_cluster import check_cluster
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.foreign_files import ForeignFileError, find_link_target
-from aboard.transport.node_dialer import DIAL_SECONDS, TransportFor, choose_transport
+from aboard.transport.node_dialer import TransportFor, choose_transport
 
 # As `aboard check` names its own, which removes those that a crash left.
 _NONCE = ".aboard-nonce-"
@@ -39,7 +39,6 @@ async def discover_cluster(
     environ: Mapping[str, str],
     watcher: CheckObserver | None = None,
     transport_for: TransportFor = choose_transport,
-    dial_seconds: float = DIAL_SECONDS,
 ) -> DiscoveredCluster:
     """Contacts all nodes in parallel; a node that can't be reached is part of the result."""
     cluster = Cluster(nodes=build_nodes(nodes.entries, None, here), source=escape_text(nodes.source, 200))
@@ -52,7 +51,6 @@ async def discover_cluster(
             spec=RankSpec(environment=find_environment(environ)),
             transport_for=transport_for,
             watcher=watcher,
-            dial_seconds=dial_seconds,
         )
     return summarize_facts(report.facts, probe, workdir=escape_text(str(workdir), 200))
 

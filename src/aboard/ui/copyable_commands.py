@@ -16,10 +16,9 @@ class CopyableCommands:
     The terminal wraps a command that is too wide, so that it is copied as one line: print this with `crop=False`.
     """
 
-    def __init__(self, lines: str, *, first: Text, style: str = "green") -> None:
+    def __init__(self, lines: str, *, first: Text) -> None:
         self._lines = lines.splitlines()
         self._first = first
-        self._style = style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         indent = self._first
@@ -29,7 +28,7 @@ class CopyableCommands:
             if mark and cell_len(line) > beside:
                 yield from wrap_labelled(indent, f"# {remark}", options.max_width, style="dim")
                 indent = _make_blank(indent)
-            rendered = Text.assemble(indent, (command, self._style), no_wrap=True, overflow="ignore")
+            rendered = Text.assemble(indent, (command, "green"), no_wrap=True, overflow="ignore")
             if mark and cell_len(line) <= beside:
                 rendered.append(mark + remark, style="dim")
             yield rendered

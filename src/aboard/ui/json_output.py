@@ -61,7 +61,7 @@ def to_plain_value(value: Any) -> Any:
         case Enum():
             plain = value.word if isinstance(value, Severity) else to_plain_value(value.value)
         case str() | Untrusted():
-            plain = _clean_text(value)
+            plain = value.visible(_LONGEST_TEXT) if isinstance(value, Untrusted) else escape_lines(value)
         case None | int():
             plain = value
         case float():
@@ -81,12 +81,6 @@ def to_plain_value(value: Any) -> Any:
     return plain
 
 
-def _clean_text(value: str | Untrusted) -> str:
-    if isinstance(value, Untrusted):
-        return value.visible(_LONGEST_TEXT)
-    return escape_lines(value)
-
-
 def _list_fields(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a value; a diagnosis is reduced to its code."""
     for field in fields(value):
@@ -96,11 +90,8 @@ def _list_fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 def describe_interpreter(node: Node) -> dict[str, str] | None:
     """The Python of a node's ranks and why it was chosen; null if none was."""
-    return (
-        None
-        if (interpreter := node.interpreter) is None
-        else {"path": interpreter.path, "origin": interpreter.origin.value}
-    )
+    chosen = node.interpreter
+    return None if chosen is None else {"path": chosen.path, "origin": chosen.origin.value}
 
 
 def _format_key(key: Any) -> str:

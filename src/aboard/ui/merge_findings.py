@@ -1,7 +1,9 @@
 """Merges equal findings on many nodes into one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.diagnoses import Finding, Fix
@@ -40,30 +42,14 @@ def _join_group(group: list[Finding]) -> Finding:
 def _repeat_for_nodes(line: str, nodes: Sequence[str]) -> str:
     """The line for all nodes: a loop if its command names the node, or one line each if it is in single quotes."""
     command, mark, remark = line.partition(REMARK)
-    quoted = any(before.count("'") % 2 for before in _list_prefixes(command))
-    if quoted:
+    *before_names, _ = accumulate(command.split(_NAME))
+    if any(before.count("'") % 2 for before in before_names):
         return "\n".join(line.replace(_NAME, node) for node in nodes)
     if _NAME in command:
         command = f"for node in {' '.join(nodes)}; do {command.replace(_NAME, '$node')}; done"
     return command + mark + remark.replace(_NAME, fold_names(nodes))
 
 
-def _list_prefixes(command: str) -> Iterator[str]:
-    """The text before each occurrence of the name."""
-    pieces = command.split(_NAME)
-    return ("".join(pieces[: at + 1]) for at in range(len(pieces) - 1))
-
-
 def _blank_name(text: str, name: str) -> str:
     """Replaces the node's name with a placeholder, as a whole word only: not `n1` in `n10`."""
-    if not name:
-        return text
-    parts: list[str] = []
-    rest = text
-    while True:
-        before, found, after = rest.partition(name)
-        if not found:
-            return "".join(parts) + rest
-        alone = not (before[-1:].isalnum() or after[:1].isalnum())
-        parts += [before, _NAME if alone else name]
-        rest = after
+    return re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", _NAME, text) if name else text

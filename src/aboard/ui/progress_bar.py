@@ -1,6 +1,5 @@
 """A progress bar, and transient lines that show one."""
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -15,13 +14,13 @@ FULL = "━"
 _WIDE, _WORDS, _WORDS_WITH_ROWS = 40, 40, 56
 
 
-def render_bar(share: float, width: int, *, style: str = "green") -> Text:
+def render_bar(share: float, width: int) -> Text:
     """`width` cells; full only at 100 %, and at least one cell once anything is done."""
     filled = min(width, max(0, int(share * width)))
     if share > 0 and width > 1:
         filled = max(1, filled)
     # A different character for the rest: the bar must be readable without colours.
-    return Text.assemble((FULL * filled, style), ("─" * (width - filled), "dim"), no_wrap=True)
+    return Text.assemble((FULL * filled, "green"), ("─" * (width - filled), "dim"), no_wrap=True)
 
 
 class TransientView:
@@ -34,9 +33,7 @@ class TransientView:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property, wraps
 from typing import Any
 
@@ -176,20 +176,9 @@ def node_arguments(
     )
     @click.option(ALLOWED, multiple=True, hidden=True, callback=_record_allowed, expose_value=False)
     @wraps(command)
-    def with_arguments(
-        *,
-        nodes: tuple[str, ...],
-        hostfile: str | None,
-        include: str,
-        exclude: str,
-        sets: tuple[str, ...],
-        allow_file: bool,
-        **others: Any,
-    ) -> None:
-        where = NodeArguments(
-            nodes=nodes, hostfile=hostfile, include=include, exclude=exclude, sets=sets, allow_file=allow_file
-        )
-        command(where=where, **others)
+    def with_arguments(**options: Any) -> None:
+        own = {field.name: options.pop(field.name) for field in fields(NodeArguments)}
+        command(where=NodeArguments(**own), **options)
 
     return with_arguments
 
@@ -202,13 +191,3 @@ def _record_allowed(_context: click.Context, _option: click.Parameter, confirmed
         for file, _, digest in (each.partition("=") for each in confirmed):
             if file in FOUND_FILES:
                 record_allowed(file, digest, os.environ)
-
-
-def cluster_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """The same as `node_arguments`, for commands that take the loaded cluster."""
-
-    @wraps(command)
-    def with_cluster(*, where: NodeArguments, **others: Any) -> None:
-        command(cluster=where.cluster(), **others)
-
-    return node_arguments(with_cluster)

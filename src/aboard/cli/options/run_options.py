@@ -6,6 +6,7 @@ Each is declared here once; a command puts it where its help lists it, and gets 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -119,18 +120,9 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(RESUBMIT, "resubmits", type=click.IntRange(0), default=0, hidden=True)
     @click.option(RUN, "run", hidden=True, callback=_parse_run_id)
     @wraps(command)
-    def with_options(
-        *,
-        ranks: int | None,
-        envs: tuple[str, ...],
-        check: str,
-        detach: bool,
-        run: str | None,
-        resubmits: int,
-        **others: Any,
-    ) -> None:
-        options = RunOptions(ranks=ranks, envs=envs, check=check, detach=detach, run=run, resubmits=resubmits)
-        command(options=options, **others)
+    def with_options(**options: Any) -> None:
+        own = {field.name: options.pop(field.name) for field in fields(RunOptions)}
+        command(options=RunOptions(**own), **options)
 
     return with_options
 

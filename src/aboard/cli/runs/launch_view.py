@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from aboard.cli.printed_output import print_report
+from aboard.cli.printed_output import print_findings, print_report, print_warnings
 from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
 from aboard.diagnoses import Severity
@@ -30,7 +30,6 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 from aboard.ui.check.live_view import CheckLiveView
 from aboard.ui.copyable_commands import CopyableCommands
-from aboard.ui.findings_view import FindingsView
 from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.launch.finished_run import FinishedRun, FinishedRunView, format_summary_lines
 from aboard.ui.launch.live_view import LaunchLiveView
@@ -100,13 +99,7 @@ class LaunchView:
         if self._looking is not None:
             self._looking.stop()
             self._looking = None
-        warnings = [
-            finding
-            for finding in report.findings
-            if finding.severity is Severity.WARN and finding.code != AUTO_FIXED_CODE
-        ]
-        if warnings and not any(finding.severity is Severity.BLOCK for finding in report.findings):
-            self._console.print(FindingsView(warnings, in_full=False), crop=False)
+        print_warnings(self._console, report.findings, without=AUTO_FIXED_CODE)
 
     def say(self, text: str) -> None:
         if self._live is not None:
@@ -199,8 +192,7 @@ def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[st
 def show_end(console: Console, run: RunDirectory, launched: LaunchResult, *, command: str) -> int:
     """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
     if launched.outcome is None or launched.roster is None:
-        severe = [finding for finding in launched.reasons if finding.severity > Severity.INFO]
-        console.print(FindingsView(severe, in_full=False), crop=False)
+        print_findings(console, [finding for finding in launched.reasons if finding.severity > Severity.INFO])
         return EXIT_BLOCKED
     end = FinishedRun(
         roster=launched.roster,

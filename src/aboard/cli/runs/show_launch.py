@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.typed_words import format_typed_command
-from aboard.cli.printed_output import print_notes
+from aboard.cli.printed_output import print_findings, print_notes
 from aboard.cli.runs.launch_view import LaunchView, format_finished_lines, show_end, show_finished
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_ERROR, EXIT_FAILED, choose_exit_code
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
@@ -30,7 +30,6 @@ from aboard.flows.launch.trial import run_trial
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
-from aboard.ui.findings_view import FindingsView
 from aboard.ui.launch.plan_json import format_plan_json
 from aboard.ui.launch.plan_view import PlanView
 from aboard.ui.launch.secret_redaction import build_redactor
@@ -128,8 +127,7 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
         click.echo(_format_for_launcher(plan, other), nl=False)
     else:
         Console(highlight=False).print(PlanView(plan), crop=False)
-    if findings:
-        Console(stderr=True, highlight=False).print(FindingsView(findings, in_full=False), crop=False)
+    print_findings(Console(stderr=True, highlight=False), findings)
     return choose_exit_code(findings)
 
 
@@ -150,12 +148,11 @@ def show_trial(spec: LaunchSpec) -> int:
     console = Console(highlight=False)
     report, results = asyncio.run(run_trial(spec, run, partial(_print_group, console)))
     if results is None:
-        severe = [finding for finding in report.findings if finding.severity > Severity.INFO]
-        console.print(FindingsView(severe, in_full=False), crop=False)
+        print_findings(console, [finding for finding in report.findings if finding.severity > Severity.INFO])
         return EXIT_BLOCKED
     trial_verdict = build_trial_finding(results)
     if trial_verdict is not None:
-        console.print(FindingsView([trial_verdict], in_full=False), crop=False)
+        print_findings(console, [trial_verdict])
         return EXIT_FAILED
     click.echo(f"every node passed, alone and together; only the record {run.path} is left")
     return 0

@@ -4,12 +4,12 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 
 from aboard.checks.train.training_rules import TrainingPreflight
-from aboard.cli.printed_output import print_notes, print_report
+from aboard.cli.printed_output import print_findings, print_notes, print_report, print_warnings
 from aboard.cli.runs.show_job import print_batch_script, submit_and_follow
 from aboard.cli.runs.show_launch import print_dry_run, run_attached, run_detached
 from aboard.config.this_machine import get_cache_folder
@@ -34,7 +34,6 @@ from aboard.flows.train.trainer_process import MEMORY_MODULE, TrainerProcess
 from aboard.flows.train.training_payload import TrainingInputs
 from aboard.ui.data.plain_report import format_data_lines
 from aboard.ui.data.report_view import DataReportView
-from aboard.ui.findings_view import FindingsView
 from aboard.ui.number_format import format_count
 from aboard.ui.train.prepared import PreparationView, describe_data, describe_mix, describe_steps, render_label
 
@@ -93,8 +92,7 @@ class PreparationReporter:
     def show_early_findings(self, cluster: Cluster, ranks: int | None) -> bool:
         """Whether there are any, after printing them."""
         early = find_early_findings(self._config, cluster, ranks)
-        if early:
-            self._console.print(FindingsView(early, in_full=False), crop=False)
+        print_findings(self._console, early)
         return bool(early)
 
     def prepare(self) -> TrainingInputs | None:
@@ -127,9 +125,7 @@ class PreparationReporter:
         mix = [(part.name, part.share, part.sequences) for part in self._parts if part.share is not None]
         if mix:
             self.say("mix", describe_mix(training, ranks=ranks, parts=mix))
-        warnings = [finding for finding in findings if finding.severity is Severity.WARN]
-        if warnings and not any(finding.severity is Severity.BLOCK for finding in findings):
-            self._console.print(FindingsView(warnings, in_full=False), crop=False)
+        print_warnings(self._console, findings)
 
     @contextmanager
     def sending(self) -> Iterator[Callable[[UploadProgress], None]]:
@@ -173,8 +169,8 @@ class PreparationReporter:
                 f"{format_size(upload.sent + upload.from_peers)} of missing files sent to"
                 f" {format_count(len(upload.nodes), 'node')}{passed_on}",
             )
-        if upload is not None and upload.findings:
-            self._console.print(FindingsView(upload.findings, in_full=False), crop=False)
+        if upload is not None:
+            print_findings(self._console, upload.findings)
 
     def say(self, label: str, text: str) -> None:
         text = escape_lines(text)
@@ -190,22 +186,15 @@ class PreparationReporter:
         if found.validation is not None:
             self.say("validation set", _format_part(found.validation))
         self._parts = found.data
-        warnings = [each for each in found.report.findings if each.severity > Severity.INFO]
-        if warnings:
-            self._console.print(FindingsView(warnings, in_full=False), crop=False)
+        print_findings(self._console, [each for each in found.report.findings if each.severity > Severity.INFO])
 
     def _print_failed_check(self, found: TrainingDatasets) -> None:
         view = DataReportView(found.report, stats=False, verbose=False)
         print_report(self._console, view, format_data_lines(found.report, stats=False))
 
-    @contextmanager
-    def _making(self) -> Iterator[PreparationView]:
+    def _making(self) -> AbstractContextManager[PreparationView]:
         making = PreparationView(self._console)
-        if self._console.is_terminal:
-            with making:
-                yield making
-        else:
-            yield making
+        return making if self._console.is_terminal else nullcontext(making)
 
 
 def _format_part(part: PreparedDataset) -> str:

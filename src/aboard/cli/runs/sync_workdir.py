@@ -3,7 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import click
 from rich.console import Console
@@ -11,11 +13,11 @@ from rich.console import Console
 from aboard.config.input_files import find_default_files
 from aboard.config.this_machine import get_cache_folder
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
+from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.byte_sizes import format_size
-from aboard.diagnoses import AboardError, Finding, join_fixes
+from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.usage import commands
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_sources import list_left_out, load_training_files, scan_working_directory
@@ -59,32 +61,18 @@ async def sync_with_progress(
     trees: Sequence[SourceTree],
     dialer: NodeDialer,
     *,
-    delete: bool = False,
-    dry: bool = False,
     silent: bool = False,
-    on_finding: Callable[[Finding], None] = lambda _finding: None,
+    **options: Any,
 ) -> Mapping[str, NodeTreeResult]:
-    """Syncs the trees with a live view, or with plain lines if there is no terminal."""
+    """Syncs the trees with a live view, or with plain lines if there is no terminal; `options` as of `sync_trees`."""
     hashes = get_cache_folder(os.environ) / HASHES
-
-    async def run(on_progress: OnProgress) -> Mapping[str, NodeTreeResult]:
-        return await sync_trees(
-            nodes,
-            trees,
-            dialer,
-            hashes=hashes,
-            delete=delete,
-            dry=dry,
-            on_progress=on_progress,
-            on_finding=on_finding,
-        )
-
+    run = partial(sync_trees, nodes, trees, dialer, hashes=hashes, **options)
     if silent:
-        return await run(lambda _progress: None)
+        return await run()
     if console.is_terminal:
         with SyncProgressView(console, [node.name for node in nodes]) as view:
-            return await run(view.update)
-    return await run(PlainSyncProgress(lambda line: click.echo(line, err=console.stderr)).update)
+            return await run(on_progress=view.update)
+    return await run(on_progress=PlainSyncProgress(lambda line: click.echo(line, err=console.stderr)).update)
 
 
 def _scan() -> SourceTree:

@@ -1,7 +1,7 @@
 """The observer interface through which a check reports its progress."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact
@@ -43,26 +43,7 @@ class CheckObserver(Protocol):
 class NullCheckObserver:
     """Ignores everything."""
 
-    def began(self, cluster: Cluster, subjects: Sequence[Subject]) -> None:
+    def _ignore(self, *_news: Any, **_named: Any) -> None:
         pass
 
-    def dialling(self, node: str, phase: str) -> None:
-        pass
-
-    def asking(self, node: str) -> None:
-        pass
-
-    def answered(self, node: str, probe: str) -> None:
-        pass
-
-    def visited(self, node: str, contact: Contact) -> None:
-        pass
-
-    def round(self, subject: str, number: int, nodes: Collection[str]) -> None:
-        pass
-
-    def replied(self, node: str) -> None:
-        pass
-
-    def judged(self, subject: str, findings: Sequence[Finding], untested: Mapping[str, str]) -> None:
-        pass
+    began = dialling = asking = answered = visited = round = replied = judged = _ignore

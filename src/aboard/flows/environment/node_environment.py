@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from time import monotonic
 
@@ -33,6 +35,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
 from aboard.durable_files import FileEntry
 from aboard.flows.environment.wheel_packing import PackedWheel, compute_record
+from aboard.flows.sync.file_packs import split_batches
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import SPARE, sync_files
@@ -279,7 +282,7 @@ class NodeEnvironment:
         if changes.remove:
             await self._sender.run(lambda sender: self._requests(sender).change(self._head.site, remove=changes.remove))
         done = 0
-        for batch in _split_batches(wheels):
+        for batch in split_batches(wheels, attrgetter("bytes"), most_bytes=BATCH_BYTES, most_items=BATCH_WHEELS):
             self._report("installing", done, len(wheels))
             install = [wheel.file for wheel in batch]
             await self._sender.run(partial(self._install_batch, install))
@@ -321,9 +324,7 @@ class NodeEnvironment:
 
     def _finish(self, result: NodeEnvironmentResult) -> NodeEnvironmentResult:
         self._report("done", len(result.installed), len(result.installed))
-        return NodeEnvironmentResult(
-            **{**vars(result), "seconds": monotonic() - self._began, "findings": tuple(self._find_base_findings())}
-        )
+        return replace(result, seconds=monotonic() - self._began, findings=tuple(self._find_base_findings()))
 
     def _find_base_findings(self) -> Iterator[Finding]:
         """Packages that come from the base interpreter are not copied, so they must be there already."""
@@ -358,17 +359,6 @@ class NodeEnvironment:
 
     def _report(self, phase: EnvironmentPhase, done: int = 0, total: int = 0) -> None:
         self._on_progress(EnvironmentProgress(node=self.node.name, phase=phase, done=done, total=total))
-
-
-def _split_batches(wheels: Sequence[PackedWheel]) -> Iterator[list[PackedWheel]]:
-    batch: list[PackedWheel] = []
-    for wheel in wheels:
-        if batch and (len(batch) == BATCH_WHEELS or sum(each.bytes for each in batch) + wheel.bytes > BATCH_BYTES):
-            yield batch
-            batch = []
-        batch.append(wheel)
-    if batch:
-        yield batch
 
 
 def _join_some(parts: Sequence[str]) -> str:

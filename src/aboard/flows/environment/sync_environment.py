@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from aboard.agent.packages.virtual_environment import describe_interpreter, read_stamp
 from aboard.agent.transfer.receive_folders import MARK
@@ -16,11 +16,7 @@ from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import DecodeError, decode
 from aboard.core.environment.node_parity import InterpreterDescription
-from aboard.core.environment.sync_report import (
-    EnvironmentProgress,
-    EnvironmentSyncResult,
-    NodeEnvironmentResult,
-)
+from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment as diagnoses
@@ -38,6 +34,7 @@ from aboard.transport.node_dialer import NodeDialer
 
 WHEELS_FOLDER = "wheels"
 OnProgress = Callable[[EnvironmentProgress], None]
+T = TypeVar("T")
 
 
 async def sync_environment(
@@ -92,8 +89,20 @@ async def describe_environment(
 async def pack_environment(
     head: HeadContents, distributions: Sequence[InstalledDistribution], on_progress: OnProgress
 ) -> HeadContents:
-    """Packs every package that the cache doesn't have."""
-    wheels = await _pack_wheels(distributions, head.cache, head.prefix, head.interpreter, on_progress)
+    """Packs every package that the cache doesn't have, several at once: hashing and compression use a core each."""
+    turns = asyncio.Semaphore(len(os.sched_getaffinity(0)))
+    done = 0
+
+    async def pack(distribution: InstalledDistribution) -> PackedWheel:
+        nonlocal done
+        async with turns:
+            wheel = await asyncio.to_thread(pack_distribution, distribution, head.cache, head.prefix, head.site)
+        done += 1
+        on_progress(EnvironmentProgress(node="", phase="packing", done=done, total=len(distributions)))
+        return wheel
+
+    wheels = await asyncio.gather(*map(pack, distributions))
+    await asyncio.to_thread(remove_unused_wheels, head.cache)
     return replace(head, is_packed=True, wheels={wheel.package: wheel for wheel in wheels})
 
 
@@ -110,7 +119,7 @@ async def sync_described_environment(
     began, outcome = monotonic(), _Outcome()
     environments = [NodeEnvironment(node, head, dialer, on_progress) for node in nodes]
     try:
-        await asyncio.gather(*(_survey_node(each, outcome) for each in environments))
+        await asyncio.gather(*(outcome.run(each, each.survey()) for each in environments))
         reached = [each for each in environments if each.node.name not in outcome.failures]
         if not dry and not head.is_packed and any(not each.is_heads for each in reached):
             head = await pack_environment(head, distributions, on_progress)
@@ -151,29 +160,21 @@ class _Outcome:
     nodes: dict[str, NodeEnvironmentResult] = field(default_factory=dict)
     failures: dict[str, AboardError] = field(default_factory=dict)
 
-
-async def _survey_node(each: NodeEnvironment, outcome: _Outcome) -> None:
-    try:
-        await each.survey()
-    except AboardError as error:
-        outcome.failures[each.node.name] = error
-        each.finished.set()
+    async def run(self, each: NodeEnvironment, work: Coroutine[Any, Any, T]) -> T | None:
+        """The work's result; None for a node that fails."""
+        try:
+            return await work
+        except AboardError as error:
+            self.failures[each.node.name] = error
+            each.finished.set()
+            return None
 
 
 async def _sync_nodes(reached: Sequence[NodeEnvironment], head: HeadContents, outcome: _Outcome, *, dry: bool) -> None:
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def run(each: NodeEnvironment, work: Coroutine[Any, Any, Any]) -> Any:
-        """The work's result; None for a node that fails."""
-        try:
-            return await work
-        except AboardError as error:
-            outcome.failures[each.node.name] = error
-            each.finished.set()
-            return None
-
     async def finish(each: NodeEnvironment, work: Coroutine[Any, Any, NodeEnvironmentResult]) -> None:
-        result = await run(each, work)
+        result = await outcome.run(each, work)
         if result is not None:
             outcome.nodes[each.node.name] = result
             each.finished.set()
@@ -218,30 +219,6 @@ async def _find_shared_disks(
         each: None if token in seen else next((first for mark, first in marks.items() if mark in seen), each)
         for each, seen in zip(environments, visible, strict=True)
     }
-
-
-async def _pack_wheels(
-    distributions: Sequence[InstalledDistribution],
-    cache: Path,
-    prefix: Path,
-    interpreter: InterpreterDescription,
-    on_progress: OnProgress,
-) -> list[PackedWheel]:
-    """Packs several at once: hashing and compression use a core each."""
-    turns = asyncio.Semaphore(len(os.sched_getaffinity(0)))
-    done = 0
-
-    async def pack(distribution: InstalledDistribution) -> PackedWheel:
-        nonlocal done
-        async with turns:
-            wheel = await asyncio.to_thread(pack_distribution, distribution, cache, prefix, interpreter.site.raw())
-        done += 1
-        on_progress(EnvironmentProgress(node="", phase="packing", done=done, total=len(distributions)))
-        return wheel
-
-    wheels = await asyncio.gather(*map(pack, distributions))
-    await asyncio.to_thread(remove_unused_wheels, cache)
-    return wheels
 
 
 def _describe_head_interpreter(prefix: Path) -> InterpreterDescription:

@@ -88,11 +88,7 @@ async def collect_death_evidence(
 
     def is_open(name: str) -> bool:
         replies = collected.snapshots.get(name)
-        return (
-            name in sessions
-            and sessions[name].state is SessionState.CONNECTED
-            and (replies is None or replies.cores is None)
-        )
+        return _is_connected(sessions.get(name)) and (replies is None or replies.cores is None)
 
     again = [name for name in sorted(died) if name in parts and is_open(name)]
     replies = await asyncio.gather(*(_ask_node(sessions[name], {"brief": True, "children": []}) for name in again))
@@ -131,12 +127,12 @@ def _choose_nodes(plan: Plan, run: Run, sessions: Mapping[str, NodeSession]) -> 
         children = (run.generation.children.get((part.node.name, start.child)) for start in part.starts)
         return min((child.phase if child is not None else Phase.WAITING for child in children), default=Phase.WAITING)
 
-    connected = [
-        part
-        for part in plan.parts
-        if part.node.name in sessions and sessions[part.node.name].state is SessionState.CONNECTED
-    ]
+    connected = [part for part in plan.parts if _is_connected(sessions.get(part.node.name))]
     return [part.node.name for part in sorted(connected, key=behind)[:MOST_NODES]]
+
+
+def _is_connected(session: NodeSession | None) -> bool:
+    return session is not None and session.state is SessionState.CONNECTED
 
 
 def _explain_silence(session: NodeSession | None) -> str:

@@ -108,12 +108,9 @@ def choose_subjects(check: str, program: Program | None) -> tuple[Subject, ...]:
     return tuple(own if subject is software.SUBJECT else subject for subject in SUBJECTS)
 
 
-async def plan_launch(
-    spec: LaunchSpec, *, watcher: CheckObserver, transport_for: TransportFor = choose_transport
-) -> tuple[Plan, list[Finding]]:
+async def plan_launch(spec: LaunchSpec, *, watcher: CheckObserver) -> tuple[Plan, list[Finding]]:
     """The plan of a dry run, from the same node check, and all findings; nothing is started."""
-    dialer = build_dialer(watcher, transport_for)
-    async with probe_launch(spec, dialer, watcher) as (report, _links):
+    async with probe_launch(spec, build_dialer(watcher), watcher) as (report, _links):
         facts = report.facts
     plan = _build_plan(spec.request, facts, DRY_RUN)
     refused: Sequence[Finding] = ()

@@ -44,8 +44,12 @@ class StallMonitor:
     def tick(self, run: Run, now: float) -> None:
         """Called several times a second; never blocks."""
         moved = self.rhythm.update(run, now)
-        bad_loss = _has_bad_loss(self.why) and now - self._suspected < LOSS_SECONDS
-        well = not self.rhythm.slow and not (_is_slow(self.why) and self._is_recently_settled(now)) and not bad_loss
+        bad_loss = _get_code(self.why).startswith(LOSS) and now - self._suspected < LOSS_SECONDS
+        well = (
+            not self.rhythm.slow
+            and not (_get_code(self.why).startswith(SLOW) and self._is_recently_settled(now))
+            and not bad_loss
+        )
         if moved and self.why is not None and well:
             self._settle(None)
         if run.finished is not None or (self._asking is not None and not self._asking.done()):
@@ -71,7 +75,8 @@ class StallMonitor:
 
     async def _judge_stall(self, moved: float) -> None:
         why = await self._ask()
-        if _is_busy(self.why) and _get_reportable(why) is not None:
+        # A rank was busy, and the others waited for it.
+        if _get_code(self.why) == hang.BUSY.code and _get_reportable(why) is not None:
             # A checkpoint or an evaluation may just have ended: if so, progress resumes within a second.
             await asyncio.sleep(GOES_ON_SECONDS)
             why = await self._ask() if self.rhythm.moved == moved else why
@@ -82,13 +87,19 @@ class StallMonitor:
 
     async def _judge_loss(self) -> None:
         why = await self._ask()
-        if _has_bad_loss(why):
+        if _get_code(why).startswith(LOSS):
             self._settle(why)
 
     def _settle(self, why: Judgement | None) -> None:
         """Reports a verdict if it is new: another cause, or other nodes or ranks."""
         before, after = _get_reportable(self.why), _get_reportable(why)
-        if before is not None and after is None and why is not None and self.rhythm.slow and _is_slow(self.why):
+        if (
+            before is not None
+            and after is None
+            and why is not None
+            and self.rhythm.slow
+            and _get_code(self.why).startswith(SLOW)
+        ):
             # Still slow: one snapshot without findings does not withdraw the verdict.
             return
         self.why = why
@@ -110,14 +121,5 @@ def _is_lasting(finding: Finding, seconds: float) -> bool:
     return finding.severity is Severity.BLOCK and seconds >= STAYS_SECONDS
 
 
-def _is_busy(why: Judgement | None) -> bool:
-    """Whether the last snapshot showed a busy rank that the others waited for."""
-    return why is not None and bool(why.findings) and why.findings[0].code == hang.BUSY.code
-
-
-def _has_bad_loss(why: Judgement | None) -> bool:
-    return why is not None and bool(why.findings) and why.findings[0].code.startswith(LOSS)
-
-
-def _is_slow(why: Judgement | None) -> bool:
-    return why is not None and bool(why.findings) and why.findings[0].code.startswith(SLOW)
+def _get_code(why: Judgement | None) -> str:
+    return why.findings[0].code if why is not None and why.findings else ""

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from time import monotonic, time
 
 from aboard.core.plan.plan_builder import build_plan
@@ -52,12 +54,9 @@ async def _try_groups(
 ) -> list[TrialResult]:
     """Stops after the first stage in which a group fails: larger groups would fail for the same reason."""
     results: list[TrialResult] = []
-    number = 0
+    numbers = count(1)
     for stage in build_stages([node.name for node in facts.cluster if node.slots != 0]):
-        trials = []
-        for group in stage:
-            number += 1
-            trials.append(_try_group(number, group, spec, facts, dialer, run))
+        trials = [_try_group(next(numbers), group, spec, facts, dialer, run) for group in stage]
         stage_results = await asyncio.gather(*trials)
         for each in stage_results:
             on_tried(each)
@@ -70,23 +69,15 @@ async def _try_groups(
 
 def _write_trial_end(run: RunDirectory, finding: Finding | None) -> None:
     """Writes the end that the list of runs shows; it does not read the groups' own records."""
-    record = Record.open(run, ranks=1)
-    try:
+    with closing(Record.open(run, ranks=1)) as record:
         why = "every node can run the command" if finding is None else finding.seen
         data = {"why": why, "code": 0 if finding is None else 1}
         record.event(Event(node="", seq=0, at=time(), kind="finished", data=data))
         record.write_findings([] if finding is None else [finding])
-    finally:
-        record.close()
 
 
 async def _try_group(
-    number: int,
-    group: tuple[str, ...],
-    spec: LaunchSpec,
-    facts: Facts,
-    dialer: NodeDialer,
-    run: RunDirectory,
+    number: int, group: tuple[str, ...], spec: LaunchSpec, facts: Facts, dialer: NodeDialer, run: RunDirectory
 ) -> TrialResult:
     part = replace(facts.cluster, nodes=tuple(node for node in facts.cluster if node.name in group))
     own = replace(facts, cluster=part)
@@ -96,14 +87,10 @@ async def _try_group(
     plan = build_plan(part, group_request, collect_node_resources(own), run=f"{run.id}.t{number}", master=where)
     directory = RunDirectory(run.path / f"trial-{number}")
     directory.make()
-    record = Record.open(directory, ranks=plan.world)
     began = monotonic()
     observer = _TrialObserver()
-    conductor = Conductor(plan, dialer, lease=spec.lease, record=record, viewer=observer)
-    try:
-        outcome = await conductor.conduct()
-    finally:
-        record.close()
+    with closing(Record.open(directory, ranks=plan.world)) as record:
+        outcome = await Conductor(plan, dialer, lease=spec.lease, record=record, viewer=observer).conduct()
     return _build_result(group, outcome, observer, monotonic() - began)
 
 

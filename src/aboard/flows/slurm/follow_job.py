@@ -91,10 +91,7 @@ async def follow_job(run: str, job: int, viewer: JobViewer) -> FollowedJob:
                 streaming = asyncio.create_task(_stream(output, run, status, viewer))
                 streaming.add_done_callback(lambda _task: wake.set())
     finally:
-        if streaming is not None:
-            streaming.cancel()
-            with suppress(asyncio.CancelledError):
-                await streaming
+        await _cancel_task(streaming)
     if last is not None:
         output.read_rest(last)
     return FollowedJob(id=job, status=last, last_output=output.last)
@@ -106,10 +103,14 @@ async def _stream(output: JobOutput, run: str, status: JobStatus, viewer: JobVie
     try:
         await output.stream(status)
     finally:
-        if progress is not None:
-            progress.cancel()
-            with suppress(asyncio.CancelledError):
-                await progress
+        await _cancel_task(progress)
+
+
+async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def _relay_progress(run: str, status: JobStatus, viewer: JobViewer) -> None:

@@ -29,7 +29,7 @@ def forward_command(where: JobRun, words: Sequence[str]) -> int:
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     # srun asks for a second Ctrl-C unless it is told to quit; with a terminal, Ctrl-C goes to the command itself.
     streams = ("--pty",) if terminal else ("--input=none", "--quit-on-interrupt")
-    command = [*_build_step(where), *streams, *_build_aboard_command(words)]
+    command = _build_command(where, words, *streams)
     with subprocess.Popen(command, env=build_step_environment(), stderr=subprocess.PIPE) as process:
         assert process.stderr is not None  # noqa: S101 - a pipe was requested
         for line in process.stderr:
@@ -42,13 +42,13 @@ def forward_command(where: JobRun, words: Sequence[str]) -> int:
 
 def call_forwarded(where: JobRun, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """The exit code and output of `aboard WORDS` on the batch host."""
-    command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
+    command = _build_command(where, words, "--input=none")
     return subprocess.run(command, env=build_step_environment(), capture_output=True, text=True, check=False)
 
 
 def read_forwarded(where: JobRun, words: Sequence[str]) -> bytes:
     """What `aboard WORDS` on the batch host writes to its stdout; its stderr is shown here."""
-    command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
+    command = _build_command(where, words, "--input=none")
     done = subprocess.run(command, env=build_step_environment(), stdout=subprocess.PIPE, check=False)
     if done.returncode:
         seen = f"`aboard {words[0]}` on {where.batch_host} failed with exit code {done.returncode}"
@@ -88,16 +88,13 @@ def build_step(job: int, host: str) -> list[str]:
     return ["srun", f"--jobid={job}", f"--nodelist={host}", *_OPTIONS]
 
 
-def _build_step(where: JobRun) -> list[str]:
-    return build_step(where.job.id, where.batch_host)
-
-
 def build_step_environment() -> dict[str, str]:
     """Without variables that srun would take as options, such as those of a job that this shell is in."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))}
 
 
-def _build_aboard_command(words: Sequence[str]) -> list[str]:
+def _build_command(where: JobRun, words: Sequence[str], *streams: str) -> list[str]:
     """The same Aboard as this one, by the path of its interpreter."""
     # Not resolved: a virtual environment's interpreter is a symlink.
-    return [sys.executable, "-P", "-m", "aboard", *words]
+    aboard = [sys.executable, "-P", "-m", "aboard", *words]
+    return [*build_step(where.job.id, where.batch_host), *streams, *aboard]

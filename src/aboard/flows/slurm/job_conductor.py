@@ -41,11 +41,7 @@ def record_own_job(run: RunDirectory, environ: Mapping[str, str]) -> SlurmJob | 
     # Jobs of other runs may inherit the variable.
     if continued is not None and continued[1] == run.id:
         known = replace(known, attempt=int(continued[2]), saved_step=int(continued[3]))
-    job = replace(
-        known,
-        id=int(environ["SLURM_JOB_ID"]),
-        batch_host=environ.get("SLURMD_NODENAME", ""),
-    )
+    job = replace(known, id=int(environ["SLURM_JOB_ID"]), batch_host=environ.get("SLURMD_NODENAME", ""))
     write_slurm_job(run, job)
     return job
 
@@ -56,7 +52,8 @@ class JobWatch:
     def __init__(self, job: SlurmJob, environ: Mapping[str, str]) -> None:
         self.job = job
         self.ending: JobEnding | None = None
-        self._conditions = JobConditions(restarts=_read_number(environ, "SLURM_RESTART_COUNT") or 0)
+        restarts = environ.get("SLURM_RESTART_COUNT", "")
+        self._conditions = JobConditions(restarts=int(restarts) if restarts.isdecimal() else 0)
 
     async def wait_for_notice(self) -> JobEnding:
         """Returns when Slurm gives notice of a preemption or cancels a step of ours.
@@ -96,8 +93,3 @@ class JobWatch:
     async def _show_job(self) -> str:
         command = ["scontrol", "--oneliner", "show", "job", str(self.job.id)]
         return (await run_slurm_command(command, seconds=ASK_SECONDS)).stdout
-
-
-def _read_number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isdecimal() else None

@@ -1,7 +1,6 @@
 """`aboard stop` for a run in a Slurm job: asks the conductor first, then cancels the job."""
 
 import asyncio
-import subprocess
 from time import monotonic
 
 from aboard.core.slurm.job_state import JobPhase
@@ -27,7 +26,8 @@ async def stop_job_run(where: JobRun, *, now: bool) -> str:
         if asked.returncode == 0:
             return f"{run} has stopped"
         if commands.STOP_SLOW.code in asked.stderr and not now:
-            raise AboardError(commands.STOP_SLOW, _describe_failure(asked), run=run)
+            said = Untrusted(asked.stderr.strip().partition("\n")[0])
+            raise AboardError(commands.STOP_SLOW, said.visible(300), run=run)
         await cancel_job(job)
         return f"{run} has stopped: its conductor did not reply, and job {job} was cancelled"
     await cancel_job(job)
@@ -43,7 +43,3 @@ async def cancel_job(job: int) -> None:
             seen = Untrusted(said.stderr.strip()).visible(300) or f"job {job} is still {status.state.lower()}"
             raise AboardError(remote_runs.CANCEL, seen, job=job)
         await asyncio.sleep(POLL_SECONDS)
-
-
-def _describe_failure(asked: "subprocess.CompletedProcess[str]") -> str:
-    return Untrusted(asked.stderr.strip().partition("\n")[0]).visible(300)

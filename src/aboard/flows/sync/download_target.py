@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
 from typing import Self
 
 from aboard.agent.transfer.partial_file import BLOCK, PartialFile
@@ -54,9 +53,7 @@ class DownloadTarget:
                 os.close(outer)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         os.close(self._fd)
 
     def count_free_bytes(self) -> int:
@@ -70,9 +67,7 @@ class DownloadTarget:
         except OSError:
             return False
         try:
-            fd = os.open(
-                _get_base(file.name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-            )
+            fd = os.open(_get_base(file.name), _FILE, dir_fd=folder)
         except OSError:
             return False
         finally:

@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import os
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from typing import TypeVar
 
 from aboard.data.store.content_hash_cache import make_unreadable_error
 from aboard.flows.sync.source_tree import SourceTree
@@ -15,6 +17,7 @@ FILES_PER_PACK = 1000
 # Packs that stay in memory for the nodes that are behind; slower ones cause another read.
 PACKS_KEPT = 48
 
+T = TypeVar("T")
 PackKey = tuple[int, tuple[str, ...] | None]
 """The number of a pack, and the files of it that a node lacks; None for all."""
 
@@ -24,7 +27,9 @@ class FilePacks:
 
     def __init__(self, tree: SourceTree) -> None:
         self._tree = tree
-        self._packs = list(_cut_packs(tree))
+        small = [path for path, status in tree.files.items() if status.size <= SMALL_BYTES]
+        limits = {"most_bytes": PACK_BYTES, "most_items": FILES_PER_PACK}
+        self._packs = list(split_batches(small, lambda path: tree.files[path].size, **limits))
         self._kept: OrderedDict[int, asyncio.Task[Pack]] = OrderedDict()
         self._sums: dict[str, str] = {}
 
@@ -58,19 +63,21 @@ class FilePacks:
         return {path: self._sums[path] for path in paths}
 
 
-def _cut_packs(tree: SourceTree) -> Iterator[list[str]]:
-    paths: list[str] = []
-    room = PACK_BYTES
-    for path, status in tree.files.items():
-        if status.size > SMALL_BYTES:
-            continue
-        if paths and (status.size > room or len(paths) >= FILES_PER_PACK):
-            yield paths
-            paths, room = [], PACK_BYTES
-        paths.append(path)
-        room -= status.size
-    if paths:
-        yield paths
+def split_batches(
+    items: Iterable[T], count_bytes: Callable[[T], int], *, most_bytes: int, most_items: float = inf
+) -> Iterator[list[T]]:
+    """Batches within these limits, in order; an item above them is a batch of its own."""
+    batch: list[T] = []
+    room = most_bytes
+    for item in items:
+        size = count_bytes(item)
+        if batch and (size > room or len(batch) >= most_items):
+            yield batch
+            batch, room = [], most_bytes
+        batch.append(item)
+        room -= size
+    if batch:
+        yield batch
 
 
 def _read_pack(tree: SourceTree, paths: Sequence[str]) -> Pack:

@@ -1,13 +1,11 @@
 """The sync of trees to one node: compares, deletes, sends small files as a stream, and sets modes and times."""
 
-import asyncio
 import stat
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from time import monotonic
 
-from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
+from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import (
     build_foreign_files_error,
     build_no_room_error,
@@ -15,8 +13,7 @@ from aboard.core.cluster.file_transfer_errors import (
 )
 from aboard.core.cluster.node import Node
 from aboard.flows.sync.file_packs import FilePacks, PackKey
-from aboard.flows.sync.node_upload import PROGRESS_SECONDS
-from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
+from aboard.flows.sync.node_transfer import DirectoryState, NodeTransfer
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import (
     TreeDifference,
@@ -26,7 +23,6 @@ from aboard.flows.sync.tree_difference import (
     list_locked_folders,
 )
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.files.file_sender import FolderContents
 from aboard.transport.files.tree_sender import MOST_EXTRA, TreeEntry, TreeSender
 from aboard.transport.node_dialer import NodeDialer
 
@@ -35,37 +31,24 @@ _OTHERS = 0o055
 
 
 @dataclass(kw_only=True)
-class _TreeState:
-    """A tree on this node; `first` is the node that fills it if several share the disk."""
-
+class _TreeState(DirectoryState):
     tree: SourceTree
     packs: FilePacks
-    contents: FolderContents | None = None
     difference: TreeDifference = field(default_factory=TreeDifference)
     pending: "deque[PackKey]" = field(default_factory=deque)
-    filled: asyncio.Event = field(default_factory=asyncio.Event)
-    first: "NodeTrees | None" = None
 
 
-class NodeTrees:
+class NodeTrees(NodeTransfer[TreeSender]):
     """All trees of one node, from the comparison to the last directory's time."""
 
     def __init__(
         self, node: Node, packs: Mapping[int, FilePacks], trees: Sequence[SourceTree], dialer: NodeDialer,
         on_progress: OnProgress, *, delete: bool,
     ) -> None:  # fmt: skip
-        self.node = node
+        self._trees = [_TreeState(to=tree.to, tree=tree, packs=packs[place]) for place, tree in enumerate(trees)]
+        super().__init__(node, self._trees, dialer, TreeSender, on_progress)
         self.deleted = self.total = 0
-        self.same_disk_as: str | None = None
-        self._trees = [_TreeState(tree=tree, packs=packs[place]) for place, tree in enumerate(trees)]
-        self._sender = ReconnectingChannel(node, dialer, TreeSender)
-        self._on_progress = on_progress
         self._delete = delete
-        self._reported_at = float("-inf")
-
-    @property
-    def sent(self) -> int:
-        return self._sender.transferred
 
     @property
     def differences(self) -> list[TreeDifference]:
@@ -84,24 +67,10 @@ class NodeTrees:
         self.total = sum(state.difference.count_bytes(state.tree) for state in self._trees)
         self._check_space()
 
-    async def mark(self, place: int, mark: str) -> None:
-        await self._sender.run(lambda sender: sender.mark(self._trees[place].tree.to, mark))
-
-    async def follow_first(self, place: int, marks: Mapping[str, "NodeTrees"]) -> None:
-        """Leaves a tree to the first node that shares the disk, if that is another one."""
-        state = self._trees[place]
-        visible = await self._sender.run(lambda sender: sender.marks(state.tree.to))
-        first = next((node for mark, node in marks.items() if mark in visible), self)
-        if first is not self:
-            state.first = first
-            self.same_disk_as = first.node.name
-
     async def send_small(self) -> None:
         """Makes the tree as it should be, but for large files, modes and times."""
         for place, state in enumerate(self._trees):
-            if state.first is not None:
-                self._report("waiting", now=True)
-                await state.first.wait_until_filled(place)
+            if await self.wait_for_first(place):
                 state.difference = await self._sender.run(lambda sender: self._compare(state, sender))  # noqa: B023 - awaited here
             state.pending = state.packs.select(state.difference.small)
             if not state.difference.is_empty:
@@ -114,20 +83,6 @@ class NodeTrees:
             if not state.difference.is_empty:
                 await self._sender.run(lambda sender: self._stamp(state, sender))  # noqa: B023 - awaited here
         self._on_progress(UploadProgress(node=self.node.name, phase="done", done=self.total, total=self.total))
-
-    def release_followers(self) -> None:
-        """After a failure: nodes that share the disk no longer wait for this one, and send the rest themselves."""
-        for state in self._trees:
-            state.filled.set()
-
-    async def wait_until_filled(self, place: int) -> None:
-        await self._trees[place].filled.wait()
-
-    async def leave(self) -> None:
-        await self._sender.leave()
-
-    async def close(self) -> None:
-        await self._sender.close()
 
     async def _compare(self, state: _TreeState, sender: TreeSender) -> TreeDifference:
         tree = state.tree
@@ -203,10 +158,8 @@ class NodeTrees:
         self._sender.transferred += count
         self._report("sending")
 
-    def _report(self, phase: UploadPhase, *, now: bool = False) -> None:
-        if now or monotonic() - self._reported_at > PROGRESS_SECONDS:
-            self._reported_at = monotonic()
-            self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=self.sent, total=self.total))
+    def _count_done(self) -> tuple[int, int]:
+        return self.sent, self.total
 
 
 async def _list_extra(tree: SourceTree, found: Mapping[str, TreeEntry], sender: TreeSender) -> list[str]:

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from time import monotonic
-from types import TracebackType
 from typing import Self, TypeVar
 
-from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
+from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
@@ -18,7 +17,7 @@ from aboard.data.store.file_integrity import make_damage_error
 from aboard.data.store.shard_manifest import MANIFEST_NAME
 from aboard.diagnoses import AboardError, ProtocolError
 from aboard.durable_files import FileEntry, compute_sha256
-from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
+from aboard.flows.sync.node_transfer import DirectoryState, NodeTransfer
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender, FolderContents
@@ -27,28 +26,14 @@ from aboard.transport.node_dialer import NodeDialer
 # The agent of a head that disconnected silently exits after 30 s; until then it keeps the file locked.
 BUSY_SECONDS = 45.0
 ASK_AGAIN_SECONDS = 0.2
-PROGRESS_SECONDS = 0.1
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpaceNeed:
-    """The space that a directory still needs on the node's disk."""
-
-    bytes: int
-    contents: FolderContents
-
-
 @dataclass(kw_only=True)
-class _DirectoryState:
-    """A directory on this node; `first` is the node that fills it if several share the disk."""
-
+class _UploadState(DirectoryState):
     directory: SyncDirectory
-    contents: FolderContents | None = None
     found: dict[str, FileEntry] = field(default_factory=dict)
-    filled: asyncio.Event = field(default_factory=asyncio.Event)
-    first: "NodeUpload | None" = None
     assembled: set[str] = field(default_factory=set)
 
     @property
@@ -58,7 +43,7 @@ class _DirectoryState:
         return tuple(file for file in self.directory.files if file in gaps)
 
 
-class NodeUpload:
+class NodeUpload(NodeTransfer[FileSender]):
     """The upload to one node, from the first check to the last file."""
 
     def __init__(
@@ -69,26 +54,16 @@ class NodeUpload:
         turns: asyncio.Semaphore,
         on_progress: OnProgress,
     ) -> None:
-        self.node = node
+        self._places = [_UploadState(to=directory.to, directory=directory) for directory in directories]
+        super().__init__(node, self._places, dialer, FileSender, on_progress)
         self.had = 0
-        self.same_disk_as: str | None = None
-        self._places = [_DirectoryState(directory=directory) for directory in directories]
-        self._sender = ReconnectingChannel(node, dialer, FileSender)
         self._turns = turns
-        self._on_progress = on_progress
-        self._reported_at = float("-inf")
         self._whole = self._at = self._total = self._in_pieces = 0
 
     @property
-    def sent(self) -> int:
-        return self._sender.transferred
-
-    @property
     def extra(self) -> tuple[str, ...]:
-        checked = ((place.directory.to, place.contents) for place in self._places)
-        return tuple(
-            f"{to}/{name.visible(4096)}" for to, contents in checked if contents is not None for name in contents.extra
-        )
+        checked = [(place.to, place.contents) for place in self._places if place.contents is not None]
+        return tuple(f"{to}/{name.visible(4096)}" for to, contents in checked for name in contents.extra)
 
     async def survey(self) -> None:
         """Queries which files the node has: sizes first, then hashes of those with the right size."""
@@ -97,13 +72,13 @@ class NodeUpload:
         self._total = sum(file.bytes for place in self._places for file in place.lacking)
         self.had = sum(place.directory.bytes for place in self._places) - self._total
 
-    def needs(self) -> Iterator[tuple[SyncDirectory, SpaceNeed]]:
-        """The space needed for each incomplete directory; bytes of partly sent files count as present."""
+    def needs(self) -> Iterator[tuple[str, int, FolderContents]]:
+        """The bytes that each incomplete directory needs on its disk; those of partly sent files count as present."""
         for place in self._places:
             if place.lacking and place.contents is not None:
                 parts = place.contents.parts
                 count = sum(file.bytes - parts.get(file.name, 0) for file in place.lacking)
-                yield place.directory, SpaceNeed(bytes=count, contents=place.contents)
+                yield place.to, count, place.contents
 
     def lacks(self, place: int) -> bool:
         return bool(self._places[place].lacking)
@@ -136,23 +111,10 @@ class NodeUpload:
         """Runs `work` with this node's link; again with a new one if the link is lost."""
         return await self._sender.run(work)
 
-    async def mark(self, directory: SyncDirectory, mark: str) -> None:
-        await self._sender.run(lambda sender: sender.mark(directory.to, mark))
-
-    async def follow_first(self, place: int, directory: SyncDirectory, marks: Mapping[str, "NodeUpload"]) -> None:
-        """Leaves a directory to the first node that shares the disk, if that is another one."""
-        visible_marks = await self._sender.run(lambda sender: sender.marks(directory.to))
-        first = next((upload for mark, upload in marks.items() if mark in visible_marks), self)
-        if first is not self:
-            self._places[place].first = first
-            self.same_disk_as = first.node.name
-
     async def deliver(self) -> None:
         """Sends the missing files; where another node fills the same disk, waits for it and verifies the result."""
         for number, place in enumerate(self._places):
-            if place.first is not None:
-                self._report("waiting", now=True)
-                await place.first.wait_until_filled(number)
+            if await self.wait_for_first(number):
                 await self._sender.run(partial(self._check_files, place))
             if place.lacking:
                 async with self._turns:
@@ -162,23 +124,7 @@ class NodeUpload:
         self._whole, self._at = self._total, 0
         self._report("done", now=True)
 
-    def release_followers(self) -> None:
-        """After a failure: nodes that share the disk no longer wait for this one, and send the rest themselves."""
-        for place in self._places:
-            place.filled.set()
-
-    async def wait_until_filled(self, place: int) -> None:
-        """Waits until this node has the complete directory."""
-        await self._places[place].filled.wait()
-
-    async def leave(self) -> None:
-        """Releases the link for further use."""
-        await self._sender.leave()
-
-    async def close(self) -> None:
-        await self._sender.close()
-
-    async def _check_files(self, place: _DirectoryState, sender: FileSender) -> None:
+    async def _check_files(self, place: _UploadState, sender: FileSender) -> None:
         directory = place.directory
         place.contents = await sender.list_folder(
             directory.to, [(file.name, file.bytes, file.sha256) for file in directory.files]
@@ -199,7 +145,7 @@ class NodeUpload:
             pending = [name for name in pending if name not in sums]
             self._on_progress(UploadProgress(node=self.node.name, phase="looking", done=done + read, total=total))
 
-    async def _send(self, place: _DirectoryState, file: FileEntry, sender: FileSender) -> None:
+    async def _send(self, place: _UploadState, file: FileEntry, sender: FileSender) -> None:
         """Resumes an interrupted transfer; if the result is damaged, sends the file again from the beginning."""
         to = place.directory.to
         with UploadSource(place.directory, file) as source:
@@ -217,7 +163,7 @@ class NodeUpload:
         place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
         self._whole, self._at = self._whole + file.bytes, 0
 
-    async def _negotiate_offset(self, sender: FileSender, place: _DirectoryState, file: FileEntry, mode: int) -> int:
+    async def _negotiate_offset(self, sender: FileSender, place: _UploadState, file: FileEntry, mode: int) -> int:
         to, began, hashed = place.directory.to, monotonic(), 0
         while True:
             ready = await sender.receive(
@@ -239,11 +185,8 @@ class NodeUpload:
         self._at += count
         self._report("sending")
 
-    def _report(self, phase: UploadPhase, *, now: bool = False) -> None:
-        if now or monotonic() - self._reported_at > PROGRESS_SECONDS:
-            self._reported_at = monotonic()
-            done = max(self._whole + self._at, self._in_pieces)
-            self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=done, total=self._total))
+    def _count_done(self) -> tuple[int, int]:
+        return max(self._whole + self._at, self._in_pieces), self._total
 
 
 class UploadSource:
@@ -262,9 +205,7 @@ class UploadSource:
         self.mode = stat.S_IMODE(os.fstat(self._fd).st_mode) & 0o777
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         os.close(self._fd)
 
     def read(self, at: int, size: int) -> bytes:

@@ -138,8 +138,7 @@ def scan_data(root: Path, to: str, *, others: Collection[Path] = ()) -> SourceTr
 
 def scan_file(path: Path, to: str, *, is_data: bool) -> SourceTree:
     """A single file; `to` is its directory on the nodes."""
-    status = path.stat()
-    files = {path.name: FileStatus(status.st_size, stat.S_IMODE(status.st_mode) & 0o777, status.st_mtime_ns)}
+    files = {path.name: _read_status(path.stat())}
     return SourceTree(root=path.parent, to=to, folders={}, files=files, links={}, is_data=is_data, is_whole=False)
 
 
@@ -166,8 +165,7 @@ class _Scan:
         self._special = 0
 
     def build(self, to: str, *, is_data: bool) -> SourceTree:
-        status = self._root.stat()
-        self._folders[""] = FileStatus(0, stat.S_IMODE(status.st_mode) & 0o777, status.st_mtime_ns)
+        self._folders[""] = _read_status(self._root.stat())
         pending = [""]
         while pending:
             # Subdirectories in order, each before its siblings' files: nodes keep few directories open.

@@ -4,7 +4,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from secrets import token_hex
 from time import monotonic
 from typing import Any
 
@@ -13,6 +12,7 @@ from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
+from aboard.flows.sync.node_transfer import find_shared_disks
 from aboard.flows.sync.node_upload import NodeUpload
 from aboard.flows.sync.peers.peer_findings import PeerReport
 from aboard.flows.sync.sync_directory import SyncDirectory
@@ -65,7 +65,6 @@ async def sync_files(
     *,
     on_progress: OnProgress = lambda _progress: None,
     on_failed: OnFailed | None = None,
-    at_once: int = AT_ONCE,
 ) -> SyncResult:
     """Checks all nodes before anything is sent, and reports their problems in one error.
 
@@ -73,13 +72,13 @@ async def sync_files(
     go back to the dialer for the launch that follows; without one, the caller closes it.
     """
     began = monotonic()
-    turns = asyncio.Semaphore(at_once)
+    turns = asyncio.Semaphore(AT_ONCE)
     everyone = uploads = [NodeUpload(node, directories, dialer, turns, on_progress) for node in nodes]
     run = partial(_run_all, on_failed=on_failed)
     try:
         uploads = await run(uploads, NodeUpload.survey)
         uploads = await run(uploads, _check_problems)
-        await _find_shared_disks(uploads, directories, run)
+        await find_shared_disks(uploads, len(directories), run)
         report = await _distribute(uploads, directories)
         uploads = await run(uploads, NodeUpload.deliver, first_ends_all=on_failed is None)
         _verify_hashes(uploads, directories)
@@ -168,39 +167,16 @@ def _find_problems(upload: NodeUpload) -> list[AboardError]:
     name = upload.node.name
     problems: list[AboardError] = []
     needed: dict[int, int] = defaultdict(int)
-    for directory, need in upload.needs():
-        if not need.contents.writable:
-            problems.append(build_permission_error(name, directory.to, need.contents.nearest))
+    for to, size, disk in upload.needs():
+        if not disk.writable:
+            problems.append(build_permission_error(name, to, disk.nearest))
             continue
         # Several directories may share one disk, which needs space for all of them.
-        needed[need.contents.device] += need.bytes
-        if need.bytes and needed[need.contents.device] + SPARE > need.contents.free:
-            problems.append(
-                build_no_room_error(
-                    name, need.contents.nearest, free=need.contents.free, needed=needed[need.contents.device] + SPARE
-                )
-            )
+        needed[disk.device] += size
+        total = needed[disk.device] + SPARE
+        if size and total > disk.free:
+            problems.append(build_no_room_error(name, disk.nearest, free=disk.free, needed=total))
     return problems
-
-
-async def _find_shared_disks(
-    uploads: Sequence[NodeUpload],
-    directories: Sequence[SyncDirectory],
-    run_all: Callable[..., Coroutine[Any, Any, list[NodeUpload]]],
-) -> None:
-    """Nodes that see each other's marker files share a disk: only the first of them receives the files.
-
-    On a file system that shows markers late, a node receives the files as well, which is slower but correct.
-    """
-    run = token_hex(8)
-    for place, directory in enumerate(directories):
-        lacking = [upload for upload in uploads if upload.lacks(place)]
-        if len(lacking) < 2:  # noqa: PLR2004 - nobody to share with
-            continue
-        marks = {f"{run}-{place}-{number}": upload for number, upload in enumerate(lacking)}
-        names = {upload: mark for mark, upload in marks.items()}
-        lacking = await run_all(lacking, lambda upload: upload.mark(directory, names[upload]))  # noqa: B023 - awaited here
-        await run_all(lacking, lambda upload: upload.follow_first(place, directory, marks))  # noqa: B023 - awaited here
 
 
 def _verify_hashes(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:

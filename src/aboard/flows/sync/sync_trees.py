@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from time import monotonic
 from typing import Any
 
@@ -17,6 +16,7 @@ from aboard.data.store.content_hash_cache import ContentHash, ContentHashCache
 from aboard.diagnoses import AboardError, Finding
 from aboard.durable_files import FileEntry
 from aboard.flows.sync.file_packs import FilePacks
+from aboard.flows.sync.node_transfer import find_shared_disks
 from aboard.flows.sync.node_trees import NodeTrees
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_directory import SyncDirectory
@@ -96,25 +96,13 @@ class TreeSync:
             await asyncio.wait((*surveys, *sends))
 
     async def _send(self, ready: list[NodeTrees]) -> None:
-        await self._find_shared_disks(ready)
+        await find_shared_disks(ready, len(self._trees), self._run_all)
         ready = await self._run_all(ready, NodeTrees.send_small)
         ready = await self._send_large(ready)
         ready = await self._run_all(ready, NodeTrees.finish)
         for each in ready:
             self._seconds[each.node.name] = monotonic() - self._began
         await asyncio.gather(*(each.leave() for each in ready))
-
-    async def _find_shared_disks(self, ready: Sequence[NodeTrees]) -> None:
-        """Nodes that see each other's marker files share a disk: only the first of them receives the files."""
-        run = token_hex(8)
-        for place in range(len(self._trees)):
-            lacking = [each for each in ready if each.lacks(place)]
-            if len(lacking) < 2:  # noqa: PLR2004 - nobody to share with
-                continue
-            marks = {f"{run}-{place}-{number}": each for number, each in enumerate(lacking)}
-            names = {each: mark for mark, each in marks.items()}
-            lacking = await self._run_all(lacking, lambda each: each.mark(place, names[each]))  # noqa: B023 - awaited here
-            await self._run_all(lacking, lambda each: each.follow_first(place, marks))  # noqa: B023 - awaited here
 
     async def _send_large(self, ready: list[NodeTrees]) -> list[NodeTrees]:
         """Sends large files one by one, resumable; only those of data may be passed on by other nodes."""
@@ -209,23 +197,11 @@ class TreeSync:
 
 
 async def sync_trees(
-    nodes: Sequence[Node],
-    trees: Sequence[SourceTree],
-    dialer: NodeDialer,
-    *,
-    hashes: Path,
-    delete: bool = False,
-    dry: bool = False,
-    on_progress: OnProgress = lambda _progress: None,
-    on_finding: OnFinding = lambda _finding: None,
+    nodes: Sequence[Node], trees: Sequence[SourceTree], dialer: NodeDialer, *, hashes: Path, **options: Any
 ) -> Mapping[str, NodeTreeResult]:
     """Makes the trees of every node equal to those here; with `delete`, without files that are missing here.
 
-    `hashes` is the cache of hashes of large files. With `dry`, the result says what would be sent and deleted.
+    `hashes` is the cache of hashes of large files. With `dry`, the result says what would be sent and deleted. These
+    and the other `options` are those of `TreeSync`.
     """
-    if not nodes:
-        return {}
-    sync = TreeSync(
-        trees, dialer, hashes=hashes, delete=delete, dry=dry, on_progress=on_progress, on_finding=on_finding
-    )
-    return await sync.run(nodes)
+    return await TreeSync(trees, dialer, hashes=hashes, **options).run(nodes) if nodes else {}

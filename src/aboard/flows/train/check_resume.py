@@ -33,14 +33,6 @@ class ResumeCheckpoint:
     marker: CommitMarker
 
 
-@dataclass(frozen=True, kw_only=True)
-class TypedTrainCommand:
-    """The command that the user typed, and its output directory on this machine."""
-
-    command: Shell
-    output_dir: str
-
-
 class TrainingFinished(Exception):
     """Nothing is left to train: the checkpoint is at or past the last step, or evaluations have stopped improving.
 
@@ -85,9 +77,13 @@ def judge_resume(
     data: str,
     base: str,
     sequences: int,
-    typed: TypedTrainCommand,
+    command: Shell,
+    output_dir: str,
 ) -> Iterator[Finding]:
-    """Finds settings that can't change since the checkpoint; raises TrainingFinished if no steps remain."""
+    """Finds settings that can't change since the checkpoint; raises TrainingFinished if no steps remain.
+
+    `command` is what the user typed, and `output_dir` its output directory on this machine.
+    """
     marker = resume.marker
     now = RunSettings(
         # As in the manifest: JSON has no tuples.
@@ -103,24 +99,26 @@ def judge_resume(
     )
     refused = [each for each in find_differences(marker, now) if each.refused]
     if refused:
-        yield _build_mismatch(resume, refused, typed)
+        yield _build_mismatch(resume, refused, command, output_dir)
         return
     total = training.total_sequences(world, sequences)
     steps = -(-total // training.step_size(world))
     if marker.progress["index"] >= total:
-        raise TrainingFinished(resume, steps=steps, further=_rewrite_command(typed.command, _extend_training(training)))
+        raise TrainingFinished(resume, steps=steps, further=_rewrite_command(command, _extend_training(training)))
     stale, patience = BestEvaluation.of(marker.state).stale, training.early_stopping_patience
     if patience is not None and stale >= patience:
-        further = _rewrite_command(typed.command, f"train.early_stopping_patience={2 * stale}")
+        further = _rewrite_command(command, f"train.early_stopping_patience={2 * stale}")
         raise TrainingFinished(resume, steps=steps, further=further, stale=stale)
 
 
-def _build_mismatch(resume: ResumeCheckpoint, refused: list[SettingDifference], typed: TypedTrainCommand) -> Finding:
+def _build_mismatch(
+    resume: ResumeCheckpoint, refused: list[SettingDifference], command: Shell, output_dir: str
+) -> Finding:
     keeps = [each.keep for each in refused if each.keep]
     as_it_was = NO_FIX
     if len(keeps) == len(refused):
-        as_it_was = checkpoint.DIFFERS.fix("typed", typed=_rewrite_command(typed.command, *keeps))
-    elsewhere = _rewrite_command(typed.command, f"train.output_dir={_find_free_folder(typed.output_dir)}")
+        as_it_was = checkpoint.DIFFERS.fix("typed", typed=_rewrite_command(command, *keeps))
+    elsewhere = _rewrite_command(command, f"train.output_dir={_find_free_folder(output_dir)}")
     return checkpoint.DIFFERS.finding(
         nodes=(resume.node,),
         seen=f"{resume.folder.visible(500)} can't be continued with these settings: {'; '.join(map(str, refused))}",

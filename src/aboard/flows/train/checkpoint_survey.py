@@ -99,7 +99,7 @@ class CheckpointSurvey:
                 except MarkerError:
                     continue
                 except AboardError as error:
-                    self._note_failure(node, error)
+                    self.unreachable[node] = error
         return None
 
     def list_available(self, offer: CheckpointOffer, marker: CommitMarker) -> dict[str, list[str]]:
@@ -156,7 +156,7 @@ class CheckpointSurvey:
         try:
             self.held[node.name] = await self._list_held(download)
         except AboardError as error:
-            self._note_failure(node.name, error)
+            self.unreachable[node.name] = error
 
     async def _list_held(self, download: NodeDownload) -> dict[str, HeldCheckpoint]:
         try:
@@ -198,15 +198,12 @@ class CheckpointSurvey:
         except AboardError as error:
             if error.diagnosis is file_fetch.TARGET:
                 raise
-            self._note_failure(node, error)
+            self.unreachable[node] = error
             return set()
         if len(failed) < len(files):
             self.sources.add(node)
         self._damaged.update({(node, name, part): why for part, why in failed.items()})
         return {file.name for file in files if file.name not in failed}
-
-    def _note_failure(self, node: str, error: AboardError) -> None:
-        self.unreachable[node] = error
 
 
 def _share_out(files: Iterable[CheckpointFile], available: Mapping[str, list[str]]) -> dict[str, list[CheckpointFile]]:

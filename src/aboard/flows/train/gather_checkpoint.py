@@ -11,12 +11,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.untrusted import escape_text
 from aboard.flows.sync.download import OnDownload, run_locally
-from aboard.flows.train.checkpoint_survey import (
-    CheckpointOffer,
-    CheckpointSurvey,
-    LackingPart,
-    describe_parts,
-)
+from aboard.flows.train.checkpoint_survey import CheckpointOffer, CheckpointSurvey, describe_parts
 from aboard.flows.train.local_checkpoints import build_no_best_error
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.lazy_dataclass import dataclass
@@ -95,7 +90,9 @@ async def _gather_chosen(request: GatherRequest, survey: CheckpointSurvey) -> Ga
             parts = [
                 survey.explain(offer, file, request.recorded.find_node(offer.name, marker, file)) for file in lacking
             ]
-            raise await _build_part_error(request, survey, offer, parts, every)
+            seen = f"{offer.name} needs {describe_parts(parts)}, and no other node has a copy"
+            others = [each for each in every if each != offer]
+            raise await _build_error(request, survey, seen, parts[0].node, others)
         await run_locally(target, (target / NAME).write_bytes, content)
         sources = sorted(survey.sources - {THIS_MACHINE.name})
         return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(sources), best=best)
@@ -117,18 +114,6 @@ async def _find_complete(survey: CheckpointSurvey, offers: Sequence[CheckpointOf
             if not select_parts(marker, slices, available=survey.list_available(offer, marker)).lacking:
                 return offer.name
     return None
-
-
-async def _build_part_error(
-    request: GatherRequest,
-    survey: CheckpointSurvey,
-    offer: CheckpointOffer,
-    parts: Sequence[LackingPart],
-    offers: Sequence[CheckpointOffer],
-) -> AboardError:
-    seen = f"{offer.name} needs {describe_parts(parts)}, and no other node has a copy"
-    others = [each for each in offers if each != offer]
-    return await _build_error(request, survey, seen, parts[0].node, others)
 
 
 async def _build_error(

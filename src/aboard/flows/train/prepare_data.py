@@ -10,6 +10,7 @@ from aboard.config.training.data_settings import SourceSettings
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.training_settings import DataPart
 from aboard.data.intake.validation_split import SplitSide
+from aboard.data.quality.data_check import check_allowed_codes
 from aboard.data.quality.data_report import DataReport
 from aboard.data.sampling.packed_sequences import Packing, compute_data_identity
 from aboard.data.sampling.source_mixing import compute_draw_counts
@@ -20,7 +21,6 @@ from aboard.diagnoses import Severity
 from aboard.flows.data import (
     DataCheckRequest,
     PreparedSources,
-    check_allowed_codes,
     open_source,
     report_prepared_data,
     require_share,
@@ -155,12 +155,8 @@ def _build_check_request(settings: TrainSettings, tokenizer: str, template: str 
         tokenizer=tokenizer,
         template=template,
         max_length=settings.max_length,
-        loss_on=_get_loss_on(settings),
+        loss_on=cast("LossOn", settings.data.loss_on or "answers"),  # validated by pydantic
         validation=settings.data.validation,
         validation_share=settings.data.validation_share,
         allow=settings.data.allow,
     )
-
-
-def _get_loss_on(settings: TrainSettings) -> LossOn:
-    return cast("LossOn", settings.data.loss_on or "answers")  # validated by pydantic

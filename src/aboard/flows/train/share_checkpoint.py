@@ -19,11 +19,7 @@ from aboard.durable_files import FileEntry
 from aboard.flows.sync.download import OnDownload, run_locally
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import sync_files
-from aboard.flows.train.checkpoint_survey import (
-    CheckpointOffer,
-    CheckpointSurvey,
-    describe_parts,
-)
+from aboard.flows.train.checkpoint_survey import CheckpointOffer, CheckpointSurvey, describe_parts
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_parts import Slice, list_needed_slices, list_slices, select_parts

@@ -13,7 +13,7 @@ from typing import Any
 
 import aboard
 from aboard.checks.train.training_rules import TrainingPreflight
-from aboard.core.plan.plan import NodePlan, Plan
+from aboard.core.plan.plan import NodePlan, Plan, Start
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import list_secret_names
 from aboard.foreign_files import open_foreign_file
@@ -109,23 +109,12 @@ def add_tracker_inputs(plan: Plan, preflight: TrainingPreflight, variables: Mapp
 
 def _remove_variables(plan: Plan, names: Collection[str]) -> Plan:
     """The plan without variables that `--env` named."""
-    if not names:
-        return plan
-    parts = [
-        replace(
-            part,
-            starts=tuple(
-                replace(
-                    start,
-                    env={name: value for name, value in start.env.items() if name not in names},
-                    secrets=tuple(name for name in start.secrets if name not in names),
-                )
-                for start in part.starts
-            ),
-        )
-        for part in plan.parts
-    ]
-    return replace(plan, parts=tuple(parts))
+
+    def remove(start: Start) -> Start:
+        env = {name: value for name, value in start.env.items() if name not in names}
+        return replace(start, env=env, secrets=tuple(name for name in start.secrets if name not in names))
+
+    return replace(plan, parts=tuple(replace(part, starts=tuple(map(remove, part.starts))) for part in plan.parts))
 
 
 def collect_tracker_facts(plan: Plan, preflight: TrainingPreflight, here: Path) -> dict[str, Any]:
@@ -191,19 +180,14 @@ def _read_content(path: Path, most: int) -> bytes | None:
 def _converts_files(top: Path) -> bool:
     """Whether files may differ from what git stores because git converts them: by a filter, or their line ends."""
     rules = _read_content(top / ".gitattributes", _MOST_HASHED) or b""
-    return any(word in rules for word in _CONVERSIONS) or _ask_git(top, "config", "core.autocrlf") not in {
-        None,
-        "false",
-    }
+    autocrlf = _ask_git(top, "config", "core.autocrlf")
+    return any(word in rules for word in _CONVERSIONS) or autocrlf not in {None, "false"}
 
 
 def _ask_git(here: Path, *words: str) -> str | None:
     # The settings of a repository may name programs: hooks, a monitor, and what fetches objects that it lacks. A
     # directory that only looks like a bare repository may be part of a clone.
-    settings = (
-        *("core.fsmonitor=false", f"core.hooksPath={os.devnull}"),
-        "safe.bareRepository=explicit",
-    )
+    settings = (*("core.fsmonitor=false", f"core.hooksPath={os.devnull}"), "safe.bareRepository=explicit")
     # Its references may be links to /dev/zero, which git would read into memory.
     argv = ["sh", "-c", f'ulimit -d {_GIT_MEMORY // 1024}; exec "$@"', "sh"]
     argv += ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(here), *words]

@@ -24,13 +24,13 @@ from aboard.checks.train.training_rules import (
 from aboard.config.this_machine import abbreviate_home, locate_on_nodes
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.core.plan.plan import NodePlan, Plan, bind_directories
+from aboard.core.plan.plan import Plan, Start, bind_directories
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Shell
-from aboard.flows.train.check_resume import TypedTrainCommand, build_resume_probe, find_resume, judge_resume
+from aboard.flows.train.check_resume import build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
 from aboard.flows.train.tracker_inputs import add_tracker_inputs, list_tracker_variables, list_withheld_secrets
 from aboard.lazy_dataclass import dataclass
@@ -163,7 +163,8 @@ class TrainingPayload:
             data=self.inputs.identity,
             base=identify_weights(self.inputs.model) if training.adapter and resume.marker.base else "",
             sequences=sum(part.sequences for part in self.inputs.data),
-            typed=TypedTrainCommand(command=self.command, output_dir=self.inputs.settings.output_dir),
+            command=self.command,
+            output_dir=self.inputs.settings.output_dir,
         )
         return list(findings)
 
@@ -190,11 +191,11 @@ def has_bf16(cards: Mapping[str, tuple[GpuSpec, ...]], nodes: Sequence[str]) -> 
 
 def add_rank_env(plan: Plan, env: Mapping[str, str]) -> Plan:
     """The plan with additional environment variables for every rank."""
-    parts = [
-        NodePlan(node=part.node, starts=tuple(replace(start, env={**start.env, **env}) for start in part.starts))
-        for part in plan.parts
-    ]
-    return replace(plan, parts=tuple(parts))
+
+    def add(start: Start) -> Start:
+        return replace(start, env={**start.env, **env})
+
+    return replace(plan, parts=tuple(replace(part, starts=tuple(map(add, part.starts))) for part in plan.parts))
 
 
 def _build_data_part(part: PreparedDataset) -> DataPart:

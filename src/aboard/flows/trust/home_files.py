@@ -12,7 +12,6 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.trust_record import CreatedKey, MachineRecord
 from aboard.transport.shell.node_shell import NodeShell, format_content
 
-SSH_DIRECTORY = ".ssh"
 AUTHORIZED_KEYS = ".ssh/authorized_keys"
 KNOWN_HOSTS = ".ssh/known_hosts"
 # The ones that a user's ssh offers without being told to.
@@ -88,17 +87,16 @@ class HomeFiles:
             self.record.drop_change(change)
         raise self._refuse(path, "another program keeps changing the file")
 
-    async def find_key(self) -> tuple[str, PublicKey] | None:
-        """The user's own key and its path; raises if it has a passphrase."""
+    async def find_key(self) -> PublicKey | None:
+        """The user's own key; raises if it has a passphrase."""
         for path in _KEY_FILES:
             reply = await self.shell.run(f"[ ! -f {path} ] || aboard_key {path}")
             key = parse_public_key(reply.output.decode("utf-8", "replace"))
             if key is not None:
-                return path, key
+                return key
             if reply.code != 0:
-                raise AboardError(
-                    trust.MESH_KEY_LOCKED, f"{path} on {self.name} has a passphrase", path=path, node=self.name
-                )
+                seen = f"{path} on {self.name} has a passphrase"
+                raise AboardError(trust.MESH_KEY_LOCKED, seen, path=path, node=self.name)
         return None
 
     async def create_key(self, path: str = _KEY_FILES[0]) -> PublicKey:
@@ -172,10 +170,7 @@ class HomeFiles:
         """Writes the content, or deletes the file; False if it has changed since it was read."""
         if content is not None:
             return await self._put(path, file.checksum, content)
-        reply = await self.shell.run(f"aboard_remove {quote_path(path)} '{file.checksum}'")
-        if reply.code not in (0, _CHANGED):
-            raise self._refuse(path, reply.message.visible(200))
-        return reply.code == 0
+        return await self._run_unless_changed(path, f"aboard_remove {quote_path(path)} '{file.checksum}'")
 
     async def _remove_key(self, key: CreatedKey) -> bool:
         """Removes a key that we created; False if there is another one in its place, which stays."""
@@ -188,7 +183,11 @@ class HomeFiles:
 
     async def _put(self, path: str, checksum: str, content: bytes) -> bool:
         """Replaces the content; False if the file has changed since its checksum was taken."""
-        reply = await self.shell.run(f"{format_content(content)} | aboard_put {quote_path(path)} '{checksum}'")
+        script = f"{format_content(content)} | aboard_put {quote_path(path)} '{checksum}'"
+        return await self._run_unless_changed(path, script)
+
+    async def _run_unless_changed(self, path: str, script: str) -> bool:
+        reply = await self.shell.run(script)
         if reply.code not in (0, _CHANGED):
             raise self._refuse(path, reply.message.visible(200))
         return reply.code == 0

@@ -47,12 +47,7 @@ class HostKeyPinning:
     """Pins keys on the head, each once."""
 
     def __init__(
-        self,
-        head: HomeFiles,
-        logins: NodeLogins,
-        access: Access,
-        file: FingerprintFile | None,
-        watcher: TrustObserver,
+        self, head: HomeFiles, logins: NodeLogins, access: Access, file: FingerprintFile | None, watcher: TrustObserver
     ) -> None:
         self._head = head
         self._logins = logins

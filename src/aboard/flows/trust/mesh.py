@@ -2,17 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
+from typing import TypeVar
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.trust.public_keys import (
-    PublicKey,
-    find_known_keys,
-    format_known_name,
-    list_authorized_keys,
-)
+from aboard.core.trust.public_keys import PublicKey, find_known_keys, format_known_name, list_authorized_keys
 from aboard.core.trust.trust_report import MeshReport
 from aboard.diagnoses import AboardError, Finding, Unreachable
 from aboard.diagnoses.nodes import trust
@@ -24,6 +20,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.shell.ssh_login import SshSettings, scan_host_key
 from aboard.transport.ssh_arguments import build_login_options
 
+T = TypeVar("T")
 # Up to this many nodes, every pair is tested.
 ALL_PAIRS = 32
 _LOGIN_SECONDS = 15.0
@@ -68,26 +65,19 @@ async def connect_mesh(nodes: Sequence[MeshNode], watcher: TrustObserver) -> Mes
     findings: list[Finding] = []
     watcher.begin_phase("collecting the nodes' public keys")
     created: set[str] = set()
-    keys: dict[str, MeshKeys] = {}
 
-    async def collect(each: MeshNode) -> None:
+    async def attempt(each: MeshNode, work: Awaitable[T]) -> T | None:
         try:
-            keys[each.node.name] = await _collect_keys(each, created)
+            return await work
         except AboardError as error:
             findings.append(explain_failure(each.node, error))
+            return None
 
-    await asyncio.gather(*map(collect, nodes))
+    collected = await asyncio.gather(*(attempt(each, _collect_keys(each, created)) for each in nodes))
+    keys = {each.node.name: found for each, found in zip(nodes, collected, strict=True) if found is not None}
     joined = [each for each in nodes if each.node.name in keys]
     watcher.begin_phase("exchanging keys between the nodes")
-    changed: list[int] = []
-
-    async def exchange(each: MeshNode) -> None:
-        try:
-            changed.append(await _add_keys(each, joined, keys, findings))
-        except AboardError as error:
-            findings.append(explain_failure(each.node, error))
-
-    await asyncio.gather(*map(exchange, joined))
+    changed = await asyncio.gather(*(attempt(each, _add_keys(each, joined, keys, findings)) for each in joined))
     watcher.begin_phase("logging in between the nodes")
     results = await asyncio.gather(*(_try_logins(index, joined) for index in range(len(joined))))
     findings += [finding for _, found in results for finding in found]
@@ -95,7 +85,7 @@ async def connect_mesh(nodes: Sequence[MeshNode], watcher: TrustObserver) -> Mes
     return MeshReport(
         findings=tuple(findings),
         created=len(created),
-        changed=sum(changed) + len(created),
+        changed=sum(count or 0 for count in changed) + len(created),
         logins=sum(count for count, _ in results),
         tested=sum(map(len, tested)),
         possible=len(joined) ** 2,
@@ -110,12 +100,10 @@ def list_peers(index: int, count: int) -> list[int]:
 
 
 async def _collect_keys(each: MeshNode, created: set[str]) -> MeshKeys:
-    found = await each.files.find_key()
-    if found is None:
+    key = await each.files.find_key()
+    if key is None:
         key = await each.files.create_key()
         created.add(each.node.name)
-    else:
-        _, key = found
     return MeshKeys(user=key, host=await _read_host_key(each))
 
 

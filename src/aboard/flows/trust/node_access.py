@@ -73,15 +73,9 @@ class NodeLogins:
 
     async def open_any(self, node: Node, access: Access, watcher: TrustObserver) -> NodeShell:
         """A shell by the user's own ssh, else by the admin key, else by a password."""
-        try:
-            return await self.open(node)
-        except Unreachable as error:
-            if error.reason is not UnreachableReason.KEY_REFUSED:
-                raise
-            refused = error
-        if access.identity is not None:
+        for identity in dict.fromkeys((None, access.identity)):
             try:
-                return await self.open(node, identity=access.identity)
+                return await self.open(node, identity=identity)
             except Unreachable as error:
                 if error.reason is not UnreachableReason.KEY_REFUSED:
                     raise

@@ -149,12 +149,9 @@ class TrustSetup:
         # Nodes behind a refused jump host stay out: its finding explains all of them.
         refused = self.pinning.findings
         self.findings |= refused
-        open_routes = {
-            name: settings
-            for name, settings in self._settings.items()
-            if not any(_parse_jump_host(hop).name in refused for hop in settings.jumps)
-        }
-        self._settings = open_routes
+        for name, settings in list(self._settings.items()):
+            if any(_parse_jump_host(hop).name in refused for hop in settings.jumps):
+                del self._settings[name]
 
     async def _inspect_jump_host(self, hop: str, through: tuple[str, ...]) -> HostToPin | None:
         """The jump host, if its key is unknown; other trouble with it shows at the nodes behind it."""
@@ -218,15 +215,14 @@ class TrustSetup:
             self.installed.add(name)
             await self._verify(node)
             await shell.close()
-        except Unreachable as error:
-            if error.reason is UnreachableReason.KEY_REFUSED and name not in self.installed:
-                if not ask and self._access.terminal:
-                    return False
-                self._refuse(name, error.seen)
-            else:
-                self.findings[name] = explain_failure(node, error)
         except AboardError as error:
-            self.findings[name] = explain_failure(node, error)
+            is_key = isinstance(error, Unreachable) and error.reason is UnreachableReason.KEY_REFUSED
+            if not is_key or name in self.installed:
+                self.findings[name] = explain_failure(node, error)
+            elif not ask and self._access.terminal:
+                return False
+            else:
+                self._refuse(name, error.seen)
         return True
 
     async def _verify(self, node: Node) -> None:

@@ -63,7 +63,9 @@ async def undo_homes(homes: Sequence[HomeFiles], findings: list[Finding]) -> lis
     """
     group = _HomeGroup(homes, findings)
     for files, left in await group.run(HomeFiles.remove_keys):
-        findings.extend(_report_left(files.name, left))
+        for path in left:
+            seen, fix = f"{path} is not the key that Aboard created", trust.UNDO_LEFT.fix(path=path, node=files.name)
+            findings.append(trust.UNDO_LEFT.finding(nodes=(files.name,), seen=seen, fix=fix))
     for last in (False, True):
         while any(restored for _, restored in await group.run(partial(_restore_files, last=last))):
             pass
@@ -118,14 +120,3 @@ async def _undo_head(records: TrustRecords, findings: list[Finding]) -> bool:
         return bool(await undo_homes([HomeFiles("this machine", shell, record)], findings))
     finally:
         await shell.close()
-
-
-def _report_left(name: str, paths: Sequence[str]) -> list[Finding]:
-    return [
-        trust.UNDO_LEFT.finding(
-            nodes=(name,),
-            seen=f"{path} is not the key that Aboard created",
-            fix=trust.UNDO_LEFT.fix(path=path, node=name),
-        )
-        for path in paths
-    ]

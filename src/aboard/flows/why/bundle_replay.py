@@ -4,7 +4,6 @@ Nothing is unpacked to disk: members are read in order, up to a size limit, and 
 """
 
 import gzip
-import json
 import tarfile
 import zlib
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import run_records
 from aboard.flows.bundle import FORMAT, MANIFEST, ROOT
-from aboard.flows.why.recorded_run import parse_recorded_run
+from aboard.flows.why.recorded_run import parse_json, parse_recorded_run
 from aboard.flows.why.replay_run import replay_run
 from aboard.lazy_dataclass import dataclass
 
@@ -98,10 +97,7 @@ def _is_plain_name(name: str) -> bool:
 
 def _parse_manifest(parts: Mapping[str, bytes]) -> dict[str, Any]:
     data = parts.get(MANIFEST, b"")
-    try:
-        manifest = json.loads(data) if len(data) <= _MOST_MANIFEST else None
-    except (ValueError, RecursionError):
-        manifest = None
+    manifest = parse_json(data) if len(data) <= _MOST_MANIFEST else None
     return manifest if isinstance(manifest, dict) else {}
 
 

@@ -50,10 +50,6 @@ def diagnose_logs(names: Iterable[str], *, progress: OnLogProgress | None = None
             if progress is not None:
                 progress(done + min(chunk_end, size), total)
         done += size
-    return build_explanation(reader)
-
-
-def build_explanation(reader: LogScanner) -> LogExplanation:
     reading = reader.reading()
     return LogExplanation(
         findings=tuple(judge_log(reading)), files=reading.files, lines=reading.lines, last=reading.last

@@ -219,7 +219,7 @@ def _parse_log_lines(parts: Mapping[str, bytes]) -> Iterator[RecordedLogLine]:
 def _parse_jsonl(parts: Mapping[str, bytes], name: str) -> Iterator[dict[str, Any]]:
     file = io.BytesIO(parts.get(name, b""))
     while line := file.readline(MOST_LINE):
-        entry = _parse_json(line)
+        entry = parse_json(line)
         if isinstance(entry, dict):
             yield entry
 
@@ -227,10 +227,10 @@ def _parse_jsonl(parts: Mapping[str, bytes], name: str) -> Iterator[dict[str, An
 def _parse_document(parts: Mapping[str, bytes], name: str) -> Any:
     data = parts.get(name, b"")
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
-    return _parse_json(data) if len(data) <= MOST_DOCUMENT and values <= MOST_VALUES else None
+    return parse_json(data) if len(data) <= MOST_DOCUMENT and values <= MOST_VALUES else None
 
 
-def _parse_json(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """The value, or None for invalid or too deeply nested JSON."""
     try:
         return json.loads(data)

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from time import monotonic
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
 from rich.text import Text
 
 from aboard.core.cluster.cluster import Cluster
@@ -174,3 +176,14 @@ class CheckLiveView:
         who = f", waiting for {waiting}" if waiting else ""
         line = f"  {subject}: round {number}{who}, {self._clock() - since:.1f} s"
         return Text(line, no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def show_live_check(console: Console, *, quiet: bool = False) -> Iterator[CheckLiveView | None]:
+    """A view that is on the screen while the block runs; None if there is no terminal."""
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    view = CheckLiveView()
+    with Live(view, console=console, transient=True, refresh_per_second=8):
+        yield view

@@ -61,9 +61,8 @@ class FinishedRun:
 class FinishedRunView:
     """Print it with `crop=False`, so that long commands are not cut."""
 
-    def __init__(self, ended: FinishedRun, *, verbose: bool = False) -> None:
+    def __init__(self, ended: FinishedRun) -> None:
         self._ended = ended
-        self._verbose = verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ended, width = self._ended, options.max_width
@@ -71,7 +70,7 @@ class FinishedRunView:
         yield from wrap_labelled(Text(f"{mark.sign} ", style=mark.style), headline, width, style=mark.style)
         if ended.findings:
             yield ""
-            yield FindingsView(ended.findings, in_full=self._verbose)
+            yield FindingsView(ended.findings, in_full=False)
         for line in _format_dropped(ended.dropped):
             yield from wrap_labelled(Text("! ", style="bold yellow"), line, width)
         if ended.continuation:

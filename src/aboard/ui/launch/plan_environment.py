@@ -1,6 +1,5 @@
 """Compares the environments of a plan's ranks: variables common to all, per node, per rank, or numbered."""
 
-from collections.abc import Mapping
 from dataclasses import field
 
 from aboard.core.plan.plan import NodePlan, Plan
@@ -19,32 +18,29 @@ class PlanEnvironment:
     in the plan's order, None where the variable is not set.
     """
 
-    same: Mapping[str, str] = field(default_factory=dict)
-    counted: Mapping[str, str] = field(default_factory=dict)
-    of_node: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    of_rank: Mapping[str, tuple[tuple[Value, ...], ...]] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+    counted: dict[str, str] = field(default_factory=dict)
+    of_node: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    of_rank: dict[str, tuple[tuple[Value, ...], ...]] = field(default_factory=dict)
 
 
 def compare_environments(plan: Plan, hide: PlanRedactor) -> PlanEnvironment:
     """Secrets are replaced here, so that they cannot be printed by mistake."""
     names = dict.fromkeys(name for _node, start in plan.starts() for name in start.env)
-    same: dict[str, str] = {}
-    counted: dict[str, str] = {}
-    of_node: dict[str, tuple[Value, ...]] = {}
-    of_rank: dict[str, tuple[tuple[Value, ...], ...]] = {}
+    env = PlanEnvironment()
     patterns = _list_patterns(plan.parts)
     for name in names:
         values = tuple(_list_values(part, name, hide) for part in plan.parts)
         first = values[0][0] if values[0] else None
         if first is not None and all(value == first for row in values for value in row):
-            same[name] = first
+            env.same[name] = first
         elif (pattern := next((written for written, rows in patterns if rows == values), None)) is not None:
-            counted[name] = pattern
+            env.counted[name] = pattern
         elif all(len(set(row)) == 1 for row in values):
-            of_node[name] = tuple(row[0] for row in values)
+            env.of_node[name] = tuple(row[0] for row in values)
         else:
-            of_rank[name] = values
-    return PlanEnvironment(same=same, counted=counted, of_node=of_node, of_rank=of_rank)
+            env.of_rank[name] = values
+    return env
 
 
 def _list_values(part: NodePlan, name: str, hide: PlanRedactor) -> tuple[Value, ...]:

@@ -162,14 +162,6 @@ class _Shape:
     env: tuple[tuple[str, tuple[str | None, ...]], ...]
 
 
-def format_plan_text(plan: Plan, width: int = ANY_LENGTH) -> str:
-    """The same as plain text, without wrapping by default."""
-    console = Console(width=width, color_system=None, highlight=False, force_terminal=False)
-    with console.capture() as capture:
-        console.print(PlanView(plan), crop=False)
-    return capture.get()
-
-
 def _list_own_variables(plan: Plan) -> frozenset[str]:
     """The variables that Aboard may set itself; all others are the user's."""
     layout = RankLayout(rank=0, world=2, local=0, local_world=1, group=0, groups=2)

@@ -34,14 +34,6 @@ NAME_KEPT = 20
 # Above this share of used memory, the kernel's OOM killer may kill a rank.
 FULL = 0.9
 
-_STYLES = {
-    MissingReason.DEAD: "red",
-    MissingReason.GONE: "red",
-    MissingReason.SILENT: "red",
-    MissingReason.LATE: "",
-    None: "",
-}
-
 
 class RosterTable:
     """At most `lines` lines, including the heading."""
@@ -95,7 +87,8 @@ class RosterTable:
             first.node if len(lot) == 1 else f"{format_count(len(lot), 'node')} {fold_names(row.node for row in lot)}"
         )
         trouble = self._trouble.get(first.node)
-        style = _STYLES[trouble] or ("yellow" if any(map(_is_full, lot)) else "")
+        style = "yellow" if any(map(_is_full, lot)) else ""
+        style = style if trouble in {None, MissingReason.LATE} else "red"
         marks = () if self._training else self._marks(lot, trouble)
         return GridRow(label=self._truncate_label(names), marks=marks, more=self._figures(lot), style=style)
 

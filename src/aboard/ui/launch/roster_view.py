@@ -42,27 +42,20 @@ WAY_AT_LEAST = 4
 # Characters of one text, before it is cut to the terminal's width.
 LONGEST = 1000
 
-_STYLES = {
-    MissingReason.DEAD: "red",
-    MissingReason.GONE: "red",
-    MissingReason.SILENT: "red",
-    MissingReason.LATE: "yellow",
-}
 _SITE = re.compile(r"(?<![^\s;,])[^\s;,]+:(?:\d+|\?\?\?) in [^\s;,]+")
 _DIRECTORIES = re.compile(r"(?<![^\s(])/(?:[^\s/:]+/)+(?=[^\s/])")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
 class RosterView:
-    """Never higher than the terminal, or than `height` if that is given."""
+    """Never higher than the terminal."""
 
-    def __init__(self, roster: RunProgress, *, height: int | None = None) -> None:
+    def __init__(self, roster: RunProgress) -> None:
         self._roster = roster
-        self._height = height
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         screen = options.height or options.max_height
-        height = max(1, screen - SPARE) if self._height is None else self._height
+        height = max(1, screen - SPARE)
         yield BoundedHeight(Group(*self._parts(options.max_width, height, screen)), height)
 
     def _parts(self, width: int, height: int, screen: int) -> Iterator[RenderableType]:
@@ -208,13 +201,14 @@ def _render_missing(roster: RunProgress, most: int) -> list[Text]:
     visible_groups = groups if len(groups) <= most else groups[: most - 1]
     lines, last = [], ""
     for wait in visible_groups:
+        style = "yellow" if wait.trouble is MissingReason.LATE else "red"
         label = "dead: " if wait.trouble is MissingReason.DEAD else "missing  " if ending else "waiting for  "
         lines.append(
             _render_line(
                 Text.assemble(
                     (label if label != last else " " * len(label), "dim"),
-                    (wait.who, f"bold {_STYLES[wait.trouble]}"),
-                    (wait.reason, _STYLES[wait.trouble]),
+                    (wait.who, f"bold {style}"),
+                    (wait.reason, style),
                 )
             )
         )

@@ -6,7 +6,6 @@ from time import monotonic
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.core.cluster.file_sync import UploadProgress
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.core.text.input_text import format_count
@@ -15,12 +14,8 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.ui.json_output import dump_json
 from aboard.ui.progress_bar import TransientView, render_bar
 from aboard.ui.setup.setup_report import SetupReport
-from aboard.ui.setup.sync_view import NodeRates
+from aboard.ui.setup.sync_view import BAR_CELLS, MOST_LINES, PLAIN_SECONDS, NodeRates
 
-_BAR = 20
-_MOST_LINES = 20
-# Lines without a terminal: one per node and this many seconds.
-PLAIN_SECONDS = 5.0
 _HEAD = "this machine"
 _PHASES = {
     "packing": "packing wheels",
@@ -45,13 +40,13 @@ class EnvironmentProgressView(TransientView):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         busy = [line for line in self._lines.values() if not _is_done(line[0])]
         wide = max((len(each.node or _HEAD) for each, _ in busy), default=0)
-        for each, text in busy[:_MOST_LINES]:
+        for each, text in busy[:MOST_LINES]:
             line = Text(f"{each.node or _HEAD:<{wide}}  ", no_wrap=True, overflow="ellipsis")
             if each.total:
-                line.append(render_bar(each.done / each.total, _BAR)).append("  ")
+                line.append(render_bar(each.done / each.total, BAR_CELLS)).append("  ")
             yield line.append(text, style="dim")
-        if len(busy) > _MOST_LINES:
-            yield Text(f"{format_count(len(busy) - _MOST_LINES, 'more node')}", style="dim")
+        if len(busy) > MOST_LINES:
+            yield Text(f"{format_count(len(busy) - MOST_LINES, 'more node')}", style="dim")
 
 
 class PlainEnvironmentProgress:
@@ -76,8 +71,7 @@ def describe_progress(progress: EnvironmentProgress, rates: NodeRates) -> str:
     if not progress.total:
         return what
     if progress.phase == "sending":
-        sent = UploadProgress(node=progress.node, phase="sending", done=progress.done, total=progress.total)
-        return f"{what}: {rates.describe(sent)}"
+        return f"{what}: {rates.describe(progress)}"
     return f"{what}: {progress.done} of {progress.total}"
 
 

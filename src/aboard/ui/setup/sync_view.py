@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aboard.core.cluster.file_sync import CollectedPath, LeftOutPath, NodeTreeResult, UploadProgress
+from aboard.core.environment.sync_report import EnvironmentProgress
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import MINUTE, format_duration
 from aboard.diagnoses import AboardError, Finding
@@ -17,8 +18,8 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
 
-_BAR = 20
-_MOST_LINES = 20
+BAR_CELLS = 20
+MOST_LINES = 20
 _MOST_LEFT_OUT = 5
 # Lines without a terminal: one per node and this many seconds.
 PLAIN_SECONDS = 5.0
@@ -32,7 +33,7 @@ class NodeRates:
         self._clock = clock
         self._began: dict[str, tuple[float, int]] = {}
 
-    def describe(self, progress: UploadProgress) -> str:
+    def describe(self, progress: UploadProgress | EnvironmentProgress) -> str:
         """`12 MiB of 30 MiB, 4 MiB/s, 5 s left`."""
         amount = f"{format_size(progress.done)} of {format_size(progress.total)}"
         now = self._clock()
@@ -61,15 +62,15 @@ class SyncProgressView(TransientView):
         busy = [line for line in lines if line[0].phase != "done"]
         finished = len(self._lines) - len(busy)
         wide = max((len(progress.node) for progress, _ in busy), default=0)
-        for progress, amount in busy[:_MOST_LINES]:
+        for progress, amount in busy[:MOST_LINES]:
             line = Text(f"{progress.node:<{wide}}  ", no_wrap=True, overflow="ellipsis")
             if progress.phase == "sending" and progress.total:
-                line.append(render_bar(progress.done / progress.total, _BAR))
+                line.append(render_bar(progress.done / progress.total, BAR_CELLS))
                 line.append(f"  {amount}", style="dim")
             else:
                 line.append(_PHASES[progress.phase], style="dim")
             yield line
-        rest = len(busy) - _MOST_LINES
+        rest = len(busy) - MOST_LINES
         more = f"{format_count(rest, 'more node')}; " if rest > 0 else ""
         yield Text(f"{more}{format_count(finished, 'node')} done", style="dim")
 

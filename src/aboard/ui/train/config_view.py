@@ -2,31 +2,20 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.config.training.train_settings import ResolvedSetting
+
 WIDEST = 48
-
-
-class DisplayedSetting(Protocol):
-    """A setting with its full name; a `value` of None means that it is not used."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def value(self) -> Any: ...
-
-    @property
-    def source(self) -> str: ...
 
 
 class TrainConfigView:
     """Print it with `crop=False`, so that long paths are not cut."""
 
-    def __init__(self, choices: Sequence[DisplayedSetting]) -> None:
+    def __init__(self, choices: Sequence[ResolvedSetting]) -> None:
         self._choices = choices
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -36,12 +25,12 @@ class TrainConfigView:
             yield line.append(source, style="dim" if source.endswith("# default") or unused else "green")
 
 
-def format_config_lines(choices: Sequence[DisplayedSetting]) -> Iterator[str]:
+def format_config_lines(choices: Sequence[ResolvedSetting]) -> Iterator[str]:
     for entry, source in _build_lines(choices):
         yield f"{entry}{source}".rstrip()
 
 
-def _build_lines(choices: Sequence[DisplayedSetting]) -> Iterator[tuple[str, str]]:
+def _build_lines(choices: Sequence[ResolvedSetting]) -> Iterator[tuple[str, str]]:
     """The entry of each line, padded, and the comment after it."""
     section = ""
     entries = [f"  {'# ' if each.value is None else ''}{_format_entry(each)}" for each in choices]
@@ -56,7 +45,7 @@ def _build_lines(choices: Sequence[DisplayedSetting]) -> Iterator[tuple[str, str
             yield from ((f"    - {_format_yaml(item)}", "") for item in each.value)
 
 
-def _format_entry(choice: DisplayedSetting) -> str:
+def _format_entry(choice: ResolvedSetting) -> str:
     key = choice.name.partition(".")[2]
     return (
         f"{key}:" if choice.value is None or _is_mapping_list(choice.value) else f"{key}: {_format_yaml(choice.value)}"

@@ -72,23 +72,19 @@ def _render_figures(metrics: Mapping[str, float], width: int) -> Text:
 
 def _list_figures(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     forms = {
-        "loss": ("loss", "{:.4f}"),
-        "eval_loss": ("eval loss", "{:.4f}"),
-        "best_eval_loss": ("best eval loss", "{:.4f}"),
-        "learning_rate": ("lr", "{:.2e}"),
-        "grad_norm": ("grad norm", "{:.3g}"),
+        "loss": ("loss", "{:.4f}".format),
+        "eval_loss": ("eval loss", "{:.4f}".format),
+        "best_eval_loss": ("best eval loss", "{:.4f}".format),
+        "learning_rate": ("lr", "{:.2e}".format),
+        "grad_norm": ("grad norm", "{:.3g}".format),
+        "tokens_per_second": ("tokens/s", _format_amount),
+        "mfu": ("MFU", "{:.0%}".format),
+        "memory": ("memory", format_size),
+        "tokens": ("tokens", _format_amount),
     }
-    for key, (name, form) in forms.items():
+    for key, (name, format_value) in forms.items():
         if key in metrics:
-            yield name, form.format(metrics[key])
-    if "tokens_per_second" in metrics:
-        yield "tokens/s", _format_amount(metrics["tokens_per_second"])
-    if "mfu" in metrics:
-        yield "MFU", f"{metrics['mfu']:.0%}"
-    if "memory" in metrics:
-        yield "memory", format_size(metrics["memory"])
-    if "tokens" in metrics:
-        yield "tokens", _format_amount(metrics["tokens"])
+            yield name, format_value(metrics[key])
 
 
 def _format_amount(count: float) -> str:

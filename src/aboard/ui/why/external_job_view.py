@@ -38,9 +38,7 @@ class ExternalJobView:
         )
         for ranks, where in list(group_by_place(world, self._evidence))[:MOST_PLACES]:
             yield from wrap_labelled(
-                Text(f"  {name_ranks(ranks, world.noun)}  ", style="dim"),
-                where,
-                options.max_width,
+                Text(f"  {name_ranks(ranks, world.noun)}  ", style="dim"), where, options.max_width
             )
         yield ""
         if self._why.findings and all(finding.severity is Severity.INFO for finding in self._why.findings):

@@ -13,10 +13,11 @@ from time import monotonic
 from aboard.checks.network.mesh_probe import read_rendezvous_port, select_peers
 from aboard.core.cluster.file_transfer_errors import build_busy_error
 from aboard.diagnoses import AboardError, AgentRequestError
+from aboard.flows.sync.file_packs import split_batches
 from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload
 from aboard.flows.sync.peers.peer_findings import PeerObservations, PeerReport, build_peer_report
 from aboard.flows.sync.peers.piece_plan import PlanMember, choose_piece, find_group
-from aboard.flows.sync.peers.piece_rounds import PieceRound, SharedFile, choose_shared_files, group_rounds, open_round
+from aboard.flows.sync.peers.piece_rounds import ROUND_BYTES, PieceRound, SharedFile, choose_shared_files, open_round
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender
@@ -42,7 +43,6 @@ class _Member:
     peers: frozenset[int]
     plan: PlanMember = field(default_factory=PlanMember)
     endpoint: PeerEndpoint | None = None
-    control: PeerControl | None = None
     status: PeerStatus | None = None
     failed: bool = False
     away_since: float = 0.0
@@ -91,7 +91,7 @@ class _Distribution:
         ticking = asyncio.create_task(self._tick())
         hashing: asyncio.Task[PieceRound] | None = None
         try:
-            waiting = list(group_rounds(self._shared))
+            waiting = list(split_batches(self._shared, lambda each: each.file.bytes, most_bytes=ROUND_BYTES))
             hashing = asyncio.create_task(asyncio.to_thread(open_round, 0, waiting.pop(0)))
             while hashing is not None:
                 now = await hashing

@@ -50,24 +50,14 @@ def build_peer_report(
     ports: Mapping[int, tuple[int, ...]],
 ) -> PeerReport:
     findings = []
-    for peer in sorted(seen.wrong.keys() & names.keys()):
-        receivers = _join_names(seen.wrong[peer], names)
-        findings.append(
-            peer_transfer.WRONG_BYTES.finding(
-                nodes=(names[peer],),
-                seen=f"{names[peer]} sent a piece that differs from its hash to {receivers}",
-                fix=peer_transfer.WRONG_BYTES.fix(node=names[peer]),
-            )
-        )
-    for peer in sorted(seen.silent.keys() & names.keys()):
-        receivers = _join_names(seen.silent[peer], names)
-        findings.append(
-            peer_transfer.SILENT.finding(
-                nodes=(names[peer],),
-                seen=f"{names[peer]} was asked for a piece and sent nothing to {receivers}",
-                fix=peer_transfer.SILENT.fix(node=names[peer]),
-            )
-        )
+    for diagnosis, found, did in (
+        (peer_transfer.WRONG_BYTES, seen.wrong, "sent a piece that differs from its hash to"),
+        (peer_transfer.SILENT, seen.silent, "was asked for a piece and sent nothing to"),
+    ):
+        for peer in sorted(found.keys() & names.keys()):
+            text = f"{names[peer]} {did} {_join_names(found[peer], names)}"
+            fix = diagnosis.fix(node=names[peer])
+            findings.append(diagnosis.finding(nodes=(names[peer],), seen=text, fix=fix))
     blocked = {pair for pair in seen.unlinked - seen.linked if pair <= names.keys()}
     for number, others in group_pairs(blocked):
         tried = " or ".join(map(str, sorted({port for other in (number, *others) for port in ports.get(other, ())})))

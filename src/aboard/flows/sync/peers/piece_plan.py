@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from functools import reduce
+from operator import or_
 
 from aboard.lazy_dataclass import dataclass
 
@@ -71,10 +73,7 @@ def find_group(members: Mapping[int, PlanMember], number: int) -> set[int]:
 
 
 def _join_bits(bits: Iterable[int]) -> int:
-    joined = 0
-    for each in bits:
-        joined |= each
-    return joined
+    return reduce(or_, bits, 0)
 
 
 def _find_lowest_bit(bits: int) -> int:

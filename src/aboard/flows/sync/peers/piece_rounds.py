@@ -89,16 +89,6 @@ def choose_shared_files(uploads: Sequence[NodeUpload], directories: Sequence[Syn
                 )
 
 
-def group_rounds(shared: Sequence[SharedFile]) -> Iterator[list[SharedFile]]:
-    group: list[SharedFile] = []
-    for each in shared:
-        if group and sum(other.file.bytes for other in group) + each.file.bytes > ROUND_BYTES:
-            yield group
-            group = []
-        group.append(each)
-    yield group
-
-
 def open_round(first: int, shared: Sequence[SharedFile]) -> PieceRound:
     """Opens the files and hashes their pieces; raises if a file has changed."""
     files = []
