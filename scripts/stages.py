@@ -49,13 +49,13 @@ TRAIN_WORKERS = 2
 REAL_HOSTS = "tests/ground tests/attacks"
 # CPU seconds of each stage of CI. A tenth more than it took on an idle machine is a good budget.
 CPU_BUDGETS = {
-    "check": 160,
-    "unit, ci": 160,
-    "ground": 1900,
-    "ground, serial": 160,
-    "train": 560,
-    "bench faults": 60,
-    "bench soak": 40,
+    "check": 350,
+    "unit, ci": 450,
+    "ground": 2200,
+    "ground, serial": 250,
+    "train": 700,
+    "bench faults": 80,
+    "bench soak": 60,
 }
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 
