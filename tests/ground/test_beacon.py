@@ -16,7 +16,7 @@ from aboard.core.plan.plan import Start
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.transport.node_session import NodeSession
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
 PHASES = ["started", "torch", "store", "group", "collective"]
 

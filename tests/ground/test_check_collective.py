@@ -13,9 +13,10 @@ from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.faults.network.links import LinkRateLimit
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
 NOT_RENDEZVOUS = "1024-29499,29501-65535"
+SIZES = [1024 * 4**power for power in range(8)]
 NODES = ("n1", "n2", "n3", "n4")
 SHIM = "/private/shim"
 
@@ -44,7 +45,7 @@ sys.meta_path.insert(0, Spoil())
 def check(box: Sandbox, *options: str, only: bool = True) -> dict[str, Any]:
     own = ("--only", "collective") if only else ()
     words = ["aboard", "check", *NODES, "--json", "--set", f"cluster.python={sys.executable}", *own, *options]
-    done = box.head.run(words, timeout=100)
+    done = box.head.run(words, timeout=100 * slowness())
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -84,12 +85,14 @@ def test_dropped_ports(box: Sandbox) -> None:
 
 # After the fault above: the same nodes, mended.
 def test_healthy(box: Sandbox) -> None:
-    """The whole check holds a collective of all nodes, finds nothing, and has every size in its table."""
+    """The whole check holds a collective of all nodes, finds nothing, and has the sizes in its table."""
     report = check(box, only=False)
     assert report["findings"] == []
     held = report["exercises"]["collective"]
     assert (held["nodes"], held["ranks"], held["backend"]) == (list(NODES), 4, "gloo")
-    assert [row["size"] for row in held["rows"] if row["op"] == "all_reduce"] == [1024 * 4**power for power in range(8)]
+    sizes = [row["size"] for row in held["rows"] if row["op"] == "all_reduce"]
+    # The largest is left out where the others took most of the job's time, as on two cores that other tests share.
+    assert sizes in (SIZES, SIZES[:-1])
     assert all(row["seconds"] > 0 and row["bus"] > 0 for row in held["rows"])
 
 

@@ -15,7 +15,8 @@ from launching import PYTHON, Launches, build_sandbox
 from aboard.sandbox import Sandbox
 from aboard.sandbox.host_setup.system_files import CREW_HOME
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
+# CI trains outside of containers, and starts torch in both runtimes (test_sandbox_containers.py).
+pytestmark = [pytest.mark.ground, pytest.mark.nightly, pytest.mark.xdist_group("torch_b")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = "/shared/job"
@@ -32,11 +33,6 @@ OUTSIDE = ("--set", f"cluster.python={PYTHON}")
 IMAGES = {"apptainer": "/opt/images/train.sif", "podman": "train"}
 HOSTS = "".join(f"n{number} slots=1\n" for number in range(1, 5))
 JOB = "cluster: {slurm: {nodes: 4, extra: ['--cpus-per-task=2']}}\n"
-# Each rank imports torch for seconds, so CI has two.
-PLACES = pytest.mark.parametrize(
-    ("runtime", "nodes"),
-    [("apptainer", 2), *(pytest.param(name, 4, marks=pytest.mark.nightly) for name in IMAGES)],
-)
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +48,16 @@ def cluster() -> Iterator[Sandbox]:
         yield box
 
 
-@PLACES
-def test_the_losses_of_a_training_are_those_outside(cluster: Sandbox, runtime: str, nodes: int) -> None:
+@pytest.mark.parametrize("runtime", IMAGES)
+def test_the_losses_of_a_training_are_those_outside(cluster: Sandbox, runtime: str) -> None:
     """Step by step; checkpoints belong to the user, and `aboard status` has the same figures."""
-    expected = train_outside(cluster, nodes)
-    out = f"{runtime}-{nodes}"
-    run(cluster, *train(out, *inside(runtime), f"n[1-{nodes}]"))
-    assert list_losses(cluster, out) == pytest.approx(expected, rel=1e-6)
-    assert list_owners(cluster, out) == {"crew"}
-    assert read_status(cluster) == ["finished", str(nodes), str(STEPS)]
+    expected = train_outside(cluster, 4)
+    run(cluster, *train(runtime, *inside(runtime), "n[1-4]"))
+    assert list_losses(cluster, runtime) == pytest.approx(expected, rel=1e-6)
+    assert list_owners(cluster, runtime) == {"crew"}
+    assert read_status(cluster) == ["finished", "4", str(STEPS)]
 
 
-@pytest.mark.nightly
 def test_the_losses_in_a_slurm_job_are_those_outside(cluster: Sandbox) -> None:
     """Submitted from the login node by `cluster.slurm`: sbatch, srun, then Apptainer."""
     expected = train_outside(cluster, 4)
@@ -72,7 +66,6 @@ def test_the_losses_in_a_slurm_job_are_those_outside(cluster: Sandbox) -> None:
     assert list_owners(cluster, "slurm") == {"crew"}
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("runtime", IMAGES)
 def test_a_training_goes_on_inside_and_outside(cluster: Sandbox, runtime: str) -> None:
     """A checkpoint from inside is resumed outside and the other way round, with the losses of one long run."""
@@ -85,7 +78,6 @@ def test_a_training_goes_on_inside_and_outside(cluster: Sandbox, runtime: str) -
     assert list_losses(cluster, f"{runtime}-resumed") == pytest.approx(list_losses(cluster, "long"), rel=1e-6)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("runtime", IMAGES)
 def test_without_a_shared_disk_inputs_and_checkpoints_are_in_homes(cluster: Sandbox, runtime: str) -> None:
     """Files are sent to each node's home, which containers see at its own path."""
@@ -100,7 +92,6 @@ def test_without_a_shared_disk_inputs_and_checkpoints_are_in_homes(cluster: Sand
         assert "safetensors" in saved, (node.name, saved)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("runtime", IMAGES)
 @pytest.mark.parametrize("example", ["torchrun", "accelerate-fsdp", "deepspeed-zero2", "hf-trainer"])
 def test_the_examples_print_the_same_losses(cluster: Sandbox, example: str, runtime: str) -> None:

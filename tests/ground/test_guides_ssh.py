@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.ground,
     pytest.mark.nightly,
     pytest.mark.usefixtures("outer_packages"),
-    pytest.mark.xdist_group("torch_c"),
+    pytest.mark.xdist_group("torch_b"),
 ]
 
 

@@ -17,7 +17,7 @@ from small_wheels import list_outer_packages
 
 from aboard.sandbox import Host, Sandbox
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_d")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
 JOB = "/shared/job"
 SHOW = """

@@ -16,7 +16,7 @@ from launching import PYTHON, Launches, Ran, build_sandbox
 
 from aboard.sandbox import Sandbox
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # DeepSpeed's first start compiles an extension: a minute on two quiet cores, several on busy ones.
@@ -61,6 +61,7 @@ def test_torchrun(two: Sandbox, shape: Shape) -> None:
     assert len(_losses(said, shape)) == 10
 
 
+@pytest.mark.nightly
 @SHAPES
 def test_accelerate(two: Sandbox, shape: Shape) -> None:
     """The FSDP config reaches the script: layers are wrapped, and all ranks together hold a weight once."""

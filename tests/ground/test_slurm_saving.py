@@ -12,7 +12,7 @@ from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.links import LinkDown
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+pytestmark = [pytest.mark.ground, pytest.mark.nightly, pytest.mark.xdist_group("torch_a")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune"
 FOLDER = "/shared/job"
@@ -82,7 +82,6 @@ def test_scancel_saves(cluster: Sandbox) -> None:
     assert training.saved_step >= training.step
 
 
-@pytest.mark.nightly
 def test_a_time_limit_saves(cluster: Sandbox) -> None:
     """After the notice that the script asked for."""
     # Slurm may send it a minute earlier.
@@ -92,7 +91,6 @@ def test_a_time_limit_saves(cluster: Sandbox) -> None:
     assert training.saved_step >= training.step
 
 
-@pytest.mark.nightly
 def test_a_requeued_training_resumes(cluster: Sandbox) -> None:
     """Another job takes its nodes; the second start continues where the first one saved."""
     training = Training(cluster, "requeued", "--exclusive", "--partition=preempt-requeue", "--requeue")
@@ -109,7 +107,6 @@ def test_a_requeued_training_resumes(cluster: Sandbox) -> None:
     assert min(list_steps(after)) > saved
 
 
-@pytest.mark.nightly
 def test_a_lost_node_leaves_the_last_checkpoint(cluster: Sandbox) -> None:
     """What was saved before is whole; the same job again continues from there."""
     training = Training(cluster, "lost", saves=5)

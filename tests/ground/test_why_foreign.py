@@ -17,7 +17,7 @@ from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.host import Host
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
 PORT = 29500
 ENV = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "HF_TOKEN": "hf_notforyoureyes"}
@@ -199,9 +199,17 @@ def test_two_trainings_on_one_node(two: Launches) -> None:
 
 def test_a_run_of_our_own_is_told_to_be(two: Launches) -> None:
     """Much more is known of it than can be seen from outside: its name is told, and how to ask."""
-    two.put("rank.py", "import signal\nsignal.pause()\n")
-    with two.going("launch", "--include", "n1", "--", "rank.py"):
-        wait_until(lambda: "why-own-run" in asked(two, "--nodes", "n1").get("error", ""), 60, "it is known")
+    # A look at its stack is a signal, which ends a pause.
+    two.put("rank.py", "import signal\nwhile True:\n    signal.pause()\n")
+    told: dict[str, Any] = {}
+
+    def known() -> bool:
+        nonlocal told
+        told = asked(two, "--nodes", "n1")
+        return "why-own-run" in told.get("error", "")
+
+    with two.going("launch", "--include", "n1", "--", "rank.py") as going:
+        wait_until(known, 60, lambda: f"{told}\n{going.said}")
         two.aboard("stop", two.newest(), "--now")
         wait_until(lambda: not two.orphans(two.newest()), 30, "nothing is left of it")
 

@@ -11,7 +11,7 @@ from stalls import told, training
 from aboard.sandbox.faults import Fault, inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
 # Ports of the store, and those that the kernel gives to ranks which listen for each other.
 STORE, ANY = "29500-29999", "32768-60999"
