@@ -36,8 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers take the longest groups first; a session without workers keeps the order of its files."""
-    if hasattr(config, "workerinput"):
-        sort_longest_first(items, read_durations(DURATIONS), by_module=not config.getoption("loadgroup", default=False))
+    if not hasattr(config, "workerinput"):
+        return
+    grouped = config.getoption("loadgroup", default=False)
+    if grouped and any(item.get_closest_marker("xdist_group") and "@" not in item.nodeid for item in items):
+        raise pytest.UsageError(f"pytest-xdist ignores groups with pytest {pytest.__version__}; see pyproject.toml")
+    sort_longest_first(items, read_durations(DURATIONS), by_module=not grouped)
 
 
 class _Report:
@@ -68,4 +72,4 @@ class _Report:
 
 def _strip_group(nodeid: str) -> str:
     """Without the "@group" that xdist appends to the tests that must share a worker."""
-    return re.sub(r"@\w+$", "", nodeid)
+    return re.sub(r"@[\w-]+$", "", nodeid)
