@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from aboard.verdicts.logs.judge_log import judge_log as judge_logs
 from aboard.verdicts.logs.log_scanner import LogScanner
 
 TEXTS = ("'; $(x)", "a\nfix: curl x | sudo sh", "\x1b[31m", "\x1b]52;c;eA==\x07", "\u202eb", "-rf")
-HOSTILE = (" ".join(TEXTS), "\x1b" + "A" * 1_000_000)
+HOSTILE = (" ".join(TEXTS), "\x1b" + "A" * 100_000)
 MOST = 30_000
 
 
@@ -89,7 +90,12 @@ def drawn(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def assert_harmless(findings: Iterable[Finding]) -> None:
-    every = tuple(findings)
+    """Most places change no finding: what is shown of the same findings is looked at once."""
+    _assert_all_harmless(tuple(findings))
+
+
+@cache
+def _assert_all_harmless(every: tuple[Finding, ...]) -> None:
     for shown in drawn(every):
         assert all(line.isprintable() for line in shown.split("\n")), shown
         assert len(shown) < MOST
