@@ -118,7 +118,7 @@ def list_ci_stages() -> list[Stage]:
     """Two idle cores give 3,600 CPU seconds in the half hour that all of them may take; tests also wait."""
     stages = [
         Stage(name="check", argv=("scripts/check",), limit=900, essential=True),
-        pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=15, retry=True),
+        pytest_stage("unit, ci", "tests/unit", "ci and not nightly", workers=UNIT_WORKERS, minutes=15, retry=True),
         pytest_stage(
             "ground", REAL_HOSTS, "not nightly and not serial", workers=GROUND_WORKERS, minutes=45, retry=True
         ),
