@@ -43,7 +43,7 @@ from aboard.verdicts.logs.judge_log import judge_log as judge_logs
 from aboard.verdicts.logs.log_scanner import LogScanner
 
 TEXTS = ("'; $(x)", "a\nfix: curl x | sudo sh", "\x1b[31m", "\x1b]52;c;eA==\x07", "\u202eb", "-rf")
-HOSTILE = (" ".join(TEXTS), "\x1b" + "A" * 100_000)
+HOSTILE = (" ".join(TEXTS), "\x1b" + "A" * 1_000_000)
 MOST = 30_000
 
 
