@@ -43,7 +43,8 @@ td div { background: #69c; height: 1em }
 """
 # Ground tests mostly wait for ssh, leases and timeouts: with six workers two cores are busy 90 % of the time.
 GROUND_WORKERS = 6
-UNIT_WORKERS = 4
+# Each worker imports the modules of tests, and many of them pyarrow, transformers or torch: seconds of CPU.
+UNIT_WORKERS = 2
 TRAIN_WORKERS = 2
 # In one pool: no worker idles while another ends the last test of the first folder.
 REAL_HOSTS = "tests/ground tests/attacks"
@@ -101,8 +102,8 @@ class Result:
 
 
 def pytest_stage(name: str, folders: str, marks: str, *, workers: int, minutes: float, **more: Any) -> Stage:
-    """Tests by groups; those of tests/train by modules, whose fixtures are models and finished trainings."""
-    by = "loadfile" if folders == "tests/train" else "loadgroup"
+    """Tests on real hosts by groups; others by modules, whose imports and fixtures take most of the time."""
+    by = "loadgroup" if folders == REAL_HOSTS else "loadfile"
     # tests/conftest.py orders them: xdist's own order, by the number of tests, would undo that.
     parallel = ("-n", str(workers), "--dist", by, "--no-loadscope-reorder") if workers else ()
     selected = ("-m", marks) if marks else ()
@@ -117,7 +118,7 @@ def list_ci_stages() -> list[Stage]:
     """Two idle cores give 3,600 CPU seconds in the half hour that all of them may take; tests also wait."""
     stages = [
         Stage(name="check", argv=("scripts/check",), limit=900, essential=True),
-        pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=15, retry=True),
+        pytest_stage("unit, ci", "tests/unit", "ci and not nightly", workers=UNIT_WORKERS, minutes=15, retry=True),
         pytest_stage(
             "ground", REAL_HOSTS, "not nightly and not serial", workers=GROUND_WORKERS, minutes=45, retry=True
         ),

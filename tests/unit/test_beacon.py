@@ -22,6 +22,8 @@ from aboard.core.plan.plan import Start
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.transport.node_session import NO_STACKS, NodeSession
 
+pytestmark = pytest.mark.ci  # each test starts a supervisor and its ranks
+
 # What a process of the rank's sees of us.
 LOOK = """
 import json, os, sys
@@ -116,7 +118,6 @@ def test_without_a_beacon_there_is_nothing_at_all(clean: list[Run]) -> None:
     assert not told(run, "phase")
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("theirs", "printed", "complained"),
     [
@@ -224,7 +225,6 @@ def test_an_exception_is_cut_to_size_and_keeps_no_secret(clean: list[Run]) -> No
 ERROR = {"message": {"message": "RuntimeError: no luck", "extraInfo": {"py_callstack": "Traceback…", "timestamp": "1"}}}
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -276,7 +276,6 @@ STUCK = {
 }
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("where", STUCK)
 def test_stacks_of_a_rank_that_is_stuck(clean: list[Run], where: str) -> None:
     """In Python, in C code that never lets go, in the kernel: each says where it is, twice alike, and goes on."""
@@ -297,7 +296,6 @@ def test_stacks_of_a_rank_that_is_stuck(clean: list[Run], where: str) -> None:
     held(run, story)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("own", [False, True])
 def test_a_rank_that_native_code_aborts_tells_where_it_was(clean: list[Run], *, own: bool) -> None:
     """No Python handler runs then; faulthandler writes its stack, into the user's own file if there is one."""
@@ -317,7 +315,6 @@ def test_a_rank_that_native_code_aborts_tells_where_it_was(clean: list[Run], *, 
     held(run, story)
 
 
-@pytest.mark.ci
 def test_why_there_are_no_stacks(clean: list[Run]) -> None:
     """Stopped, without a handler, with the file closed, ended, unheard of: each has its reason, none is harmed."""
     run = Run()
@@ -349,7 +346,6 @@ def test_why_there_are_no_stacks(clean: list[Run]) -> None:
     held(run, story)
 
 
-@pytest.mark.ci
 def test_a_keeper_that_is_stopped_holds_up_no_rank(clean: list[Run]) -> None:
     """With nobody to read what it says, a rank comes to its end as fast as ever; its end is told later."""
     run = Run()
@@ -436,7 +432,6 @@ def test_what_is_no_report_is_ignored(clean: list[Run]) -> None:
     assert not told(run, "raised")
 
 
-@pytest.mark.ci
 def test_samples_come_once_a_second(clean: list[Run]) -> None:
     """The node's load, and each child's memory, processor time and step."""
     run = Run()

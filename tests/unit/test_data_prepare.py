@@ -52,7 +52,7 @@ def truth(rows: Path) -> dict[str, str]:
     return _outcome(_prepared(rows, rows.parent / "truth", workers=1))
 
 
-def _prepared(rows: Path, cache: Path, *, workers: int = 2) -> PreparedData:
+def _prepared(rows: Path, cache: Path, *, workers: int = 1) -> PreparedData:
     return prepare_data([source(rows)], Bytes(), cache, max_length=LENGTH, workers=workers, shard_bytes=SHARD)
 
 

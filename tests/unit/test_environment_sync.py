@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from venv import EnvBuilder
 
 import pytest
 from small_wheels import SITE, install, make_venv, run_python
@@ -86,7 +87,8 @@ def sync(
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    made = make_venv(tmp_path / "venv")
+    made = tmp_path / "venv"
+    EnvBuilder(symlinks=True).create(made)  # as `python -m venv` does, without another interpreter
     install(made, "tiny", "1.0", {"tiny/__init__.py": "value = 1\n"})
     install(made, "other", "0.5", {"other.py": "", "other-0.5.data/scripts/say": "#!python\nprint('said')\n"})
     return made

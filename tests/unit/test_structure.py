@@ -152,19 +152,6 @@ def test_no_program_is_hidden_in_a_string() -> None:
 
 
 @pytest.mark.ci
-def test_the_agent_runs_on_python_3_9() -> None:
-    """What vermin finds in its sources is not newer than that."""
-    ran = subprocess.run(
-        ["vermin", "--quiet", "--no-tips", "--violations", "-t=3.9-", "--eval-annotations", "--backport", "typing",
-         str(PACKAGE / "agent"), str(PACKAGE / "node_scripts")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout
-
-
-@pytest.mark.ci
 def test_scripts_for_unknown_interpreters_run_on_python_3_6() -> None:
     """An image's Python is as old as the image, and so may be what is found on a node."""
     paths = [PACKAGE / "node_scripts/container_view.py", PACKAGE / "agent/packages/interpreter_description.py"]

@@ -15,6 +15,8 @@ from aboard.core.plan.plan import Start
 from aboard.core.run.lease import Lease
 from aboard.transport.node_session import CREDIT, NodeSession, SessionState
 
+pytestmark = pytest.mark.ci  # each test starts a supervisor and its ranks
+
 
 def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
     """Started, then exited with its code, each once; then the end, with nobody killed."""
@@ -82,7 +84,6 @@ def test_output_is_byte_exact_and_by_offset(clean: list[Run]) -> None:
         at += len(piece.data)
 
 
-@pytest.mark.ci
 def test_a_flood_does_not_delay_a_beat(clean: list[Run]) -> None:
     """While a child prints as fast as it can, every beat is answered in time, and the hold stays held."""
     run = Run(Lease(seconds=30.0, beat=0.5, grace=0.0))
@@ -100,7 +101,6 @@ def test_a_flood_does_not_delay_a_beat(clean: list[Run]) -> None:
     assert len(run.output("a")) + dropped == 1600 * 65536
 
 
-@pytest.mark.ci
 def test_what_the_spool_drops_is_counted(clean: list[Run]) -> None:
     """Nobody listens while a child prints more than the spool keeps: its end is there, and the hole is known."""
     run = Run()

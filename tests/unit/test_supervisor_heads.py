@@ -11,6 +11,7 @@ from aboard.diagnoses import AgentRequestError
 from aboard.transport.node_session import NodeSession, SessionState
 
 
+@pytest.mark.ci
 def test_a_wrong_key_is_refused_and_disturbs_nobody(clean: list[Run]) -> None:
     """Whoever hasn't the run's key is sent away; the bridge that is attached stays so."""
     run = Run()
@@ -26,6 +27,7 @@ def test_a_wrong_key_is_refused_and_disturbs_nobody(clean: list[Run]) -> None:
     assert run.states == [SessionState.CONNECTED, SessionState.LOST]
 
 
+@pytest.mark.ci
 def test_a_run_is_held_once(clean: list[Run]) -> None:
     """A second keeper for the same run is refused; the first one is not harmed."""
     run = Run()
@@ -56,6 +58,7 @@ def test_attaching_to_nothing_says_so() -> None:
     assert not run.place.exists()
 
 
+@pytest.mark.ci
 def test_a_new_head_gets_all_that_was_not_acknowledged(clean: list[Run]) -> None:
     """One head leaves, another resumes: output from its first byte, events that nobody heard, nothing twice."""
     run = Run()
@@ -90,6 +93,7 @@ def test_a_new_head_gets_all_that_was_not_acknowledged(clean: list[Run]) -> None
     assert run.output("a") == b"before after"
 
 
+@pytest.mark.ci
 def test_a_cut_is_mended_and_nothing_is_missing(clean: list[Run]) -> None:
     """The bridge is killed under a running child: the hold attaches again, with every event and byte once."""
     run = Run()
@@ -126,6 +130,7 @@ def test_many_children_that_ended_are_told_to_a_new_bridge(clean: list[Run]) -> 
     assert sum(piece.end for piece in run.pieces) == 2 * 151
 
 
+@pytest.mark.ci
 def test_frames_of_the_wrong_shape_are_answered_and_harm_nobody(clean: list[Run]) -> None:
     """Whatever a frame holds, the keeper answers with an error and keeps its children."""
     run = Run()
@@ -156,6 +161,7 @@ def test_frames_of_the_wrong_shape_are_answered_and_harm_nobody(clean: list[Run]
     held(run, story)
 
 
+@pytest.mark.ci
 def test_an_output_that_the_head_has_gives_its_files_back(clean: list[Run]) -> None:
     """While the run goes on: its length and end are still told to a new head, and the rest counts as dropped."""
     run = Run()

@@ -19,6 +19,7 @@ from aboard.core.plan.plan import Start
 from aboard.transport.node_session import CREDIT, NodeSession, SessionState
 
 
+@pytest.mark.ci
 def test_output_that_was_not_sent_yet_is_not_lost_by_the_end(clean: list[Run]) -> None:
     """The end is acknowledged before the output has all been sent: the keeper stays until it has."""
     run = Run()
@@ -34,6 +35,7 @@ def test_output_that_was_not_sent_yet_is_not_lost_by_the_end(clean: list[Run]) -
     assert run.finished("a")
 
 
+@pytest.mark.ci
 def test_the_end_ends_sessions_and_double_forks_too(clean: list[Run]) -> None:
     """A `setsid` child and a double fork, all deaf to SIGTERM, are gone when the end is told."""
     run = Run()
@@ -73,6 +75,7 @@ def test_a_killed_keeper_or_guard_takes_the_children_along(clean: list[Run], vic
         assert SessionState.DISCONNECTED not in run.states
 
 
+@pytest.mark.ci
 def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
     """It is told why it ends, children get their grace, and the keeper stays until that is heard."""
     run = Run()
@@ -201,6 +204,7 @@ time.sleep(300)
 """
 
 
+@pytest.mark.ci
 def test_the_directories_of_killed_workers_are_gone_and_those_in_use_stay(clean: list[Run]) -> None:
     """A killed process can't remove /tmp/pymp-…; another one of the same user, begun during the run, keeps its own."""
     run = Run()

@@ -36,6 +36,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.ci
 def test_figures_come_from_a_rank_to_the_head(clean: list[Run]) -> None:
     """By the code that is brought along, which is what the rank imports; only numbers that are shown are carried."""
     run = Run()
@@ -56,6 +57,7 @@ def test_figures_come_from_a_rank_to_the_head(clean: list[Run]) -> None:
     assert f"{run.place}/code.zip/aboard/__init__.py" in run.output("0").decode()
 
 
+@pytest.mark.ci
 def test_the_last_figures_come_with_the_end(clean: list[Run]) -> None:
     """A rank that tells and ends at once, between two samples, is heard out."""
     run = Run()
@@ -85,6 +87,7 @@ for _ in range(18):
 """
 
 
+@pytest.mark.ci
 def test_a_rank_that_resumed_reports_the_steps_of_its_training(clean: list[Run]) -> None:
     """18 steps after a resume from step 32 are step 50, also for a rank that exits between two samples."""
     run = Run()
