@@ -1,6 +1,6 @@
 """Kills trainings at random moments of a save and checks what the next one finds: `kills(200)` for a bench.
 
-One process imports torch; each training is a fork of it, so a kill costs milliseconds. A training resumes, tells from
+One process has torch; each training is a fork of it, so a kill costs milliseconds. A training resumes, tells from
 which step and whether every bit of it is right, then saves step after step and tells what was published.
 """
 
@@ -9,17 +9,15 @@ import os
 import random
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from train_crew import free_port
+from train_crew import free_port, run_alone
 
 PATIENCE = 60.0
 
@@ -41,13 +39,12 @@ class Toll:
 
 def kills(count: int, *, ranks: int = 1, seed: int = 0) -> Toll:
     """So many SIGKILLs at random moments of saving, by a process of its own."""
-    command = [sys.executable, __file__, str(count), str(ranks), str(seed)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env, timeout=60 + 5 * count)
-    return Toll(**json.loads(done.stdout))
+    toll: Toll = run_alone(_all, count, ranks, seed, patience=60.0 + 5 * count)
+    return toll
 
 
 def _all(count: int, ranks: int, seed: int) -> Toll:
+    _warm_up()
     killer = _Killer(ranks=ranks, draw=random.Random(seed))  # noqa: S311 - no secrets
     began = monotonic()
     with TemporaryDirectory(prefix="aboard-kills-") as folder:
@@ -56,6 +53,18 @@ def _all(count: int, ranks: int, seed: int) -> Toll:
     killer.toll.kills -= 1
     killer.toll.seconds = monotonic() - began
     return killer.toll
+
+
+def _warm_up() -> None:
+    """All that torch imports at its first use is imported here, before any fork."""
+    from saving import checkpoints, progress, put, standing  # noqa: PLC0415 - the process that asks needs none of it
+
+    with TemporaryDirectory(prefix="aboard-kills-") as place:
+        engine, optimizer = standing()
+        put(engine, optimizer, 1)
+        store = checkpoints(Path(place))
+        store.save(engine, optimizer, progress(1), wait=True)
+        store.close()
 
 
 @dataclass(kw_only=True)
@@ -166,18 +175,3 @@ def _forked(act: Callable[[Callable[[list[Any]], None]], None]) -> tuple[int, _L
         tell(["error", repr(error)])
     finally:
         os._exit(1)
-
-
-if __name__ == "__main__":
-    import saving
-    import torch
-
-    torch.set_num_threads(1)  # threads of OpenMP don't outlive a fork
-    # All that torch imports at its first use is imported here, before any fork.
-    with TemporaryDirectory(prefix="aboard-kills-") as place:
-        warm, adam = saving.standing()
-        saving.put(warm, adam, 1)
-        store = saving.checkpoints(Path(place))
-        store.save(warm, adam, saving.progress(1), wait=True)
-        store.close()
-    print(json.dumps(asdict(_all(*map(int, sys.argv[1:])))))  # noqa: T201 - read by `kills`

@@ -4,18 +4,17 @@
 its own, since it forks.
 """
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
+
+from train_crew import run_alone
 
 from aboard.diagnoses import AboardError
 
@@ -35,9 +34,8 @@ class Ended:
 
 
 def boundaries() -> Ended:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, __file__], check=True, capture_output=True, text=True, env=env, timeout=300)
-    return Ended(**json.loads(done.stdout))
+    ended: Ended = run_alone(_all, patience=300.0)
+    return ended
 
 
 class Disk:
@@ -201,10 +199,3 @@ def _end(place: Path, before: Path, at: int, how: How, found: Ended) -> bool:
     shutil.rmtree(folder)
     shutil.rmtree(trash)
     return code == 0
-
-
-if __name__ == "__main__":
-    import torch
-
-    torch.set_num_threads(1)  # threads of OpenMP don't outlive a fork
-    print(json.dumps(asdict(_all())))  # noqa: T201 - read by `boundaries`

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from train_crew import Crew
 from train_reference import references
 
 from aboard.core.plan.training_settings import DataPart, Training
+from aboard.train.__main__ import main
 
 Settled = Callable[..., Training]
 CLOSE = 1e-5
@@ -37,15 +37,22 @@ def test_sigterm_on_one_rank_saves_and_ends_all(settled: Settled, crew: Crew) ->
     assert [line["step"] for line in lines(training) if "loss" in line] == [last, last + 2]
 
 
-def test_sigterm_is_answered_with_143(settled: Settled) -> None:
+def test_sigterm_is_answered_with_143(settled: Settled, crew: Crew) -> None:
     """Who sends SIGTERM to a rank of its own sees that it was heard, and finds a checkpoint."""
-    training = settled(max_steps=100_000, logging_steps=20)
-    env = {**os.environ, "ABOARD_TRAINING": json.dumps(asdict(training)), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, "-m", "aboard.train"], env=env, stdout=subprocess.DEVNULL) as rank:
-        wait_until(lambda: lines(training), 120, "its first figures")
-        rank.send_signal(signal.SIGTERM)
-        assert rank.wait(60 * slowness()) == 143
+    training = settled(max_steps=100_000, logging_steps=5)
+    rank = crew.start_process(run_rank, training)
+    assert rank.pid is not None
+    wait_until(lambda: lines(training), 120, "its first figures")
+    os.kill(rank.pid, signal.SIGTERM)
+    rank.join(60 * slowness())
+    assert rank.exitcode == 143
     assert len(saved(training)) == 1
+
+
+def run_rank(training: Training) -> None:
+    """As `python -m aboard.train` does, in a process that has torch already."""
+    os.environ["ABOARD_TRAINING"] = json.dumps(asdict(training))
+    sys.exit(main())
 
 
 def test_touching_save_saves_and_goes_on(settled: Settled, crew: Crew) -> None:

@@ -1,12 +1,13 @@
 """The same curve on any number of ranks: losses and gradient norms of 20 steps against a plain single process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import combinations
 from typing import NamedTuple
 
 import pytest
 from train_cases import curve, trained
 from train_crew import Crew
-from train_reference import references
+from train_reference import reference_of, references
 
 from aboard.core.plan.training_settings import Training
 
@@ -41,6 +42,23 @@ CASES = [
     for sharding in ("none", "full", "hybrid")
     if sharding == "none" or (sharding == "full" and world > 1) or world == 4
 ]
+# Any two values that some case has, one of these has: a world of 3 that shards, say. The others are nightly.
+EVERY_TIME = {
+    Case(1, 1, "packed", "none"),
+    Case(1, 2, "padded", "none"),
+    Case(1, 4, "padded", "none"),
+    Case(2, 1, "padded", "none"),
+    Case(2, 2, "packed", "full"),
+    Case(2, 4, "packed", "full"),
+    Case(3, 1, "packed", "none"),
+    Case(3, 2, "padded", "none"),
+    Case(3, 4, "padded", "full"),
+    Case(4, 1, "packed", "full"),
+    Case(4, 1, "padded", "hybrid"),
+    Case(4, 2, "packed", "hybrid"),
+    Case(4, 4, "packed", "hybrid"),
+    Case(4, 4, "padded", "none"),
+}
 Curve = list[tuple[float, float]]
 
 
@@ -50,15 +68,6 @@ def truth() -> dict[tuple[int, int, str], Curve]:
     return {}
 
 
-def is_nightly(case: Case) -> bool:
-    """An accumulation of 2 lies between 1 and 4, a world of 3 between 2 and 4; each is met once every time."""
-    return (case.accumulation == 2 or case.world == 3) and case not in {
-        Case(2, 2, "packed", "full"),
-        Case(3, 1, "padded", "none"),
-        Case(3, 4, "packed", "full"),
-    }
-
-
 def key(case: Case) -> tuple[int, int, str]:
     return case.world * case.accumulation, case.accumulation, case.packing
 
@@ -66,7 +75,7 @@ def key(case: Case) -> tuple[int, int, str]:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id="-".join(map(str, case)), marks=pytest.mark.nightly if is_nightly(case) else [])
+        pytest.param(case, id="-".join(map(str, case)), marks=[] if case in EVERY_TIME else pytest.mark.nightly)
         for case in CASES
     ],
 )
@@ -88,7 +97,32 @@ def test_every_layout_has_the_curve_of_one_process(
     assert curve(training) == [pytest.approx(step, rel=CLOSE) for step in truth[key(case)]]
 
 
-@pytest.mark.parametrize(("world", "sharding"), [(1, "none"), (2, "none"), (2, "full")])
+def test_any_two_values_meet_every_time() -> None:
+    """World size, accumulation, packing and sharding: each pair of values that a case has is in one of every time."""
+
+    def list_pairs(cases: Iterable[Case]) -> set[tuple[tuple[str, object], ...]]:
+        return {pair for case in cases for pair in combinations(case._asdict().items(), 2)}
+
+    assert set(CASES) >= EVERY_TIME
+    assert list_pairs(EVERY_TIME) == list_pairs(CASES)
+
+
+@pytest.mark.parametrize("family", ["gemma2", pytest.param("llama", marks=pytest.mark.nightly)])
+def test_rows_of_a_batch_are_documents_alone(family: str, settled: Callable[..., Training], crew: Crew) -> None:
+    """The reference computes all documents of a step at once; one at a time, losses and norms are the same."""
+    training = settled(family)
+    ((together, alone),) = crew.run(1, compare_references, training)
+    assert together == [pytest.approx(step, rel=CLOSE) for step in alone]
+
+
+def compare_references(training: Training) -> tuple[Curve, Curve]:
+    """Three steps of four bins, and with one document at a time."""
+    return reference_of(training, [4] * 3), reference_of(training, [4] * 3, alone=True)
+
+
+@pytest.mark.parametrize(
+    ("world", "sharding"), [pytest.param(1, "none", marks=pytest.mark.nightly), (2, "none"), (2, "full")]
+)
 def test_bf16_stays_near(world: int, sharding: str, settled: Callable[..., Training], crew: Crew) -> None:
     """In bf16 losses and norms are within 2 % of those of float32 over 20 steps, on each layout."""
     training = settled("llama", bf16=True, sharding=sharding, global_batch_size=4)

@@ -3,31 +3,37 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
-from deadlines import wait_until
+from deadlines import slowness
 from train_cases import curve, lines, trained
-from train_crew import Crew
+from train_crew import Crew, environment, free_port
 
 from aboard.core.plan.training_settings import Training
 from aboard.train.metrics_report import MetricsReporter, drop_lost_lines
 
-PATIENCE = 120.0
+PATIENCE = 120.0 * slowness()
 
 
 def killed(training: Training, step: int) -> None:
-    """A rank in a process of its own, which gets SIGKILL when it has logged so many steps."""
-    env = {**os.environ, "ABOARD_TRAINING": json.dumps(asdict(training)), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, "-m", "aboard.train"], env=env, stdout=subprocess.DEVNULL) as rank:
-        wait_until(lambda: any(line["step"] >= step for line in lines(training)), PATIENCE, f"step {step}")
-        rank.send_signal(signal.SIGKILL)
-        assert rank.wait(PATIENCE) == -signal.SIGKILL
+    """A rank that gets SIGKILL when it has logged so many steps."""
+    write = MetricsReporter.line
+
+    def write_and_die(self: MetricsReporter, metrics: Mapping[str, Any]) -> None:
+        write(self, metrics)
+        if metrics["step"] == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.environ |= environment(0, 1, free_port())
+    with patch.object(MetricsReporter, "line", write_and_die):
+        trained(training)
 
 
 def saved(training: Training) -> int:
@@ -37,13 +43,15 @@ def saved(training: Training) -> int:
 
 def test_steps_that_a_killed_run_lost_are_there_once(settled: Callable[..., Training], crew: Crew) -> None:
     """Killed after steps that it had not saved; the next one has them again, as the uninterrupted run has."""
-    training = settled(max_steps=400, save_steps=30, save_async=False, global_batch_size=1)
-    killed(training, 37)
+    training = settled(max_steps=50, save_steps=30, save_async=False, global_batch_size=1)
+    rank = crew.start_process(killed, training, 37)
+    rank.join(PATIENCE)
+    assert rank.exitcode == -signal.SIGKILL
     before = lines(training)
     lost = [line["step"] for line in before if line["step"] > saved(training)]
-    assert lost
+    assert lost == list(range(31, 38))
     crew.run(1, trained, training)
-    assert [line["step"] for line in lines(training) if "loss" in line] == list(range(1, 401))
+    assert [line["step"] for line in lines(training) if "loss" in line] == list(range(1, 51))
     kept = len(before) - len(lost)
     assert lines(training)[:kept] == before[:kept]
     old = Path(training.output_dir) / "metrics.old-1.jsonl"
