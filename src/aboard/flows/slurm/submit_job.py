@@ -152,11 +152,11 @@ def _drop_overrides(script: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in dropped}
 
 
-def _build_refusal(said: SlurmOutput, script: Path) -> AboardError:
-    text = said.stderr.strip() or said.stdout.strip()
+def _build_refusal(output: SlurmOutput, script: Path) -> AboardError:
+    text = output.stderr.strip() or output.stdout.strip()
     variant = next((variant for pattern, variant in _REFUSALS if re.search(pattern, text)), "other")
     lines = [_PREFIX.sub("", line) for line in text.splitlines()]
-    seen = Untrusted("; ".join(lines)).visible(500) or f"sbatch failed with exit code {said.code}"
+    seen = Untrusted("; ".join(lines)).visible(500) or f"sbatch failed with exit code {output.code}"
     if variant == "other":
         return AboardError(submission.SUBMIT, seen, variant, script=script)
     return AboardError(submission.SUBMIT, seen, variant)
