@@ -22,7 +22,7 @@ from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.control_socket import build_live_roster
+from aboard.flows.launch.control_socket import build_live_progress
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
@@ -96,7 +96,7 @@ class Watch:
         if steady and self._drawn:
             self._cost.picture_gap = max(self._cost.picture_gap, monotonic() - self._drawn)
         before = process_time()
-        self._console.print(RosterView(build_live_roster(conductor)))
+        self._console.print(RosterView(build_live_progress(conductor)))
         self._console.file = io.StringIO()
         self._drawn = monotonic()
         self._pictures += process_time() - before
@@ -160,8 +160,8 @@ async def _launch_run(
         return await launch(
             LaunchSpec(cluster=cluster, request=request),
             record,
-            watcher=NullCheckObserver(),
-            viewer=watch,
+            check_observer=NullCheckObserver(),
+            run_observer=watch,
             transport_for=lambda node: SimulatedTransport(path, faults=parts.get(node.name, WELL)),
         )
     finally:

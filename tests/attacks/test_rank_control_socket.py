@@ -84,8 +84,8 @@ class _Attacked:
                     request=LaunchRequest(program=Program(kind=ProgramKind.SCRIPT, target="train.py")),
                 ),
                 record,
-                watcher=NullCheckObserver(),
-                viewer=_QuietViewer(),
+                check_observer=NullCheckObserver(),
+                run_observer=_QuietViewer(),
                 transport_for=lambda _node: SimulatedTransport(path, faults=FakeNodeFaults()),
                 on_conductor=lambda conductor: tasks.append(asyncio.create_task(use_socket(conductor))),
             )

@@ -200,7 +200,7 @@ class Aloud(NullCheckObserver):
             drops.append(node)
             if len(drops) == 1:
                 print("dropped", flush=True)
-report = asyncio.run(check_cluster(Cluster(nodes=(Node(name="n2"),)), (reach.SUBJECT,), watcher=Aloud()))
+report = asyncio.run(check_cluster(Cluster(nodes=(Node(name="n2"),)), (reach.SUBJECT,), check_observer=Aloud()))
 print(*(finding.code for finding in report.findings))
 """
 

@@ -98,7 +98,7 @@ def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.M
         (found + compute_fingerprints(rows[:500])).hashes
     )
     evidence = DataEvidence(
-        tally=DataStatistics(rows=len(rows), prints=found), terms=EncodingSettings(),
+        statistics=DataStatistics(rows=len(rows), prints=found), settings=EncodingSettings(),
         files=("a",), command="aboard data a",
         format="text", given=False,
     )  # fmt: skip

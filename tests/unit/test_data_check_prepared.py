@@ -88,10 +88,16 @@ def signs(found: DataStatistics) -> dict[str, tuple[int, list[tuple[str, str, in
 
 def plain(found: DataReport) -> object:
     """All that a report says, but how long it took and which rows it shows."""
-    lengths = {kind: (each.counts, each.total, each.longest) for kind, each in found.tally.by_kind.items()}
-    numbers = (found.tally.rows, found.tally.broken, found.tally.kinds, found.tally.supervised, found.tally.longest)
-    each_source = [(each.path, each.format, each.tally.rows, each.validation) for each in found.sources]
-    return found.findings, found.examples, found.fill, lengths, numbers, each_source, signs(found.tally)
+    lengths = {kind: (each.counts, each.total, each.longest) for kind, each in found.statistics.by_kind.items()}
+    numbers = (
+        found.statistics.rows,
+        found.statistics.broken,
+        found.statistics.kinds,
+        found.statistics.supervised,
+        found.statistics.longest,
+    )
+    each_source = [(each.path, each.format, each.statistics.rows, each.validation) for each in found.sources]
+    return found.findings, found.examples, found.fill, lengths, numbers, each_source, signs(found.statistics)
 
 
 def test_prepared_data_is_judged_as_its_rows_are(cache: Path) -> None:
@@ -119,13 +125,13 @@ def test_a_cached_preparation_is_judged_at_once(cache: Path) -> None:
     Path("a.jsonl").rename("moved.jsonl")
     again = ready(encoder, cache, "moved.jsonl", "b.jsonl").prepared
     assert again.cached
-    assert [str(each.where) for each in again.tally.find_flagged("broken").examples] == ["moved.jsonl:8"]
-    assert [str(each.where) for each in again.tally.find_flagged("empty").examples] == ["b.jsonl:21"]
-    assert again.tally.find_flagged("cut").count == first.tally.find_flagged("cut").count > 0
+    assert [str(each.where) for each in again.statistics.find_flagged("broken").examples] == ["moved.jsonl:8"]
+    assert [str(each.where) for each in again.statistics.find_flagged("empty").examples] == ["b.jsonl:21"]
+    assert again.statistics.find_flagged("cut").count == first.statistics.find_flagged("cut").count > 0
     wide = ready(encoder, cache, "moved.jsonl", "b.jsonl", length=10_000).prepared
     assert wide.cached
-    assert not wide.tally.find_flagged("cut")
-    assert wide.tally.tokens == first.tally.tokens
+    assert not wide.statistics.find_flagged("cut")
+    assert wide.statistics.tokens == first.statistics.tokens
 
 
 def test_a_damaged_count_is_said_not_used(tmp_path: Path) -> None:
@@ -151,7 +157,7 @@ def test_several_processes_read_as_one_does(monkeypatch: pytest.MonkeyPatch) -> 
     assert together.rows == alone.rows
     assert len(alone.rows) == 3 * len(paths)
     assert far[-1].done == far[-1].total == sum(Path(path).stat().st_size for path in paths)
-    assert far[-1].rows == alone.tally.rows
+    assert far[-1].rows == alone.statistics.rows
 
 
 def test_without_a_tokenizer_too(monkeypatch: pytest.MonkeyPatch) -> None:

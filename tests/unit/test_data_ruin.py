@@ -93,4 +93,4 @@ def test_the_commands_for_mixed_formats_split_the_file() -> None:
     run_fix(caught.value.fix, "the rows of one format")
     run_fix(caught.value.fix, "the other rows")
     report = looked("train.messages.jsonl", "train.others.jsonl")
-    assert (report.tally.rows, report.tally.broken) == (80, 0)
+    assert (report.statistics.rows, report.statistics.broken) == (80, 0)

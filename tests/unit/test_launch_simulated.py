@@ -62,8 +62,8 @@ def _launch(
             return await launch(
                 LaunchSpec(cluster=cluster, request=REQUEST, lease=lease or Lease()),
                 record,
-                watcher=NullCheckObserver(),
-                viewer=onlooker,
+                check_observer=NullCheckObserver(),
+                run_observer=onlooker,
                 transport_for=lambda node: SimulatedTransport(path, faults=parts.get(node.name, FakeNodeFaults())),
             )
 

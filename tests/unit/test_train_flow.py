@@ -184,7 +184,7 @@ def test_data_is_read_once() -> None:
     assert (found.data[0].documents, found.data[0].cached, found.is_blocked) == (40, False, False)
     again = prepared(words())
     assert (again.data[0].shards, again.data[0].cached) == (found.data[0].shards, True)
-    assert again.report.tally.rows == found.report.tally.rows == 40
+    assert again.report.statistics.rows == found.report.statistics.rows == 40
     written(Path("train.jsonl"), map(conversation, range(41)))
     assert prepared(words()).data[0].documents == 41
 
@@ -247,7 +247,7 @@ def test_a_share_of_the_data_is_the_validation_set(cache: Path) -> None:
     assert "data-leak" not in [finding.code for finding in found.report.findings]
     reported = [each for each in found.report.sources if each.validation]
     assert [each.path.raw() for each in reported] == ["20% of train.jsonl", "20% of more.jsonl"]
-    assert sum(each.tally.rows for each in reported) == held.documents
+    assert sum(each.statistics.rows for each in reported) == held.documents
     again = held_out(rows, "20%", cache)
     assert (again.identity, [part.cached for part in again.data]) == (found.identity, [True, True])
     other = held_out(rows[::-1], "20%", cache, packing="false")
@@ -282,7 +282,7 @@ def test_sources_of_a_mix_are_prepared_each_by_itself(cache: Path) -> None:
         ("train", 40, 1.0, 0.25),
         ("more", 11, 3.0, 0.75),
     ]
-    assert found.report.tally.rows == 51
+    assert found.report.statistics.rows == 51
     assert "data-duplicates" in [finding.code for finding in found.report.findings]
     written(Path("more.jsonl"), map(conversation, range(100, 112)))
     again = prepared(load_train_settings(["aboard.yaml"]), cache)

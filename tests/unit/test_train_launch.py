@@ -86,8 +86,8 @@ def launched(folder: Path, freight: Freight) -> LaunchResult:
             return await launch(
                 LaunchSpec(cluster=CLUSTER, request=REQUEST, payload=freight),
                 record,
-                watcher=NullCheckObserver(),
-                viewer=Onlooker(freight.story),
+                check_observer=NullCheckObserver(),
+                run_observer=Onlooker(freight.story),
                 transport_for=lambda _node: SimulatedTransport(path, faults=FakeNodeFaults()),
             )
 
@@ -126,7 +126,7 @@ def test_a_dry_run_settles_and_brings_nothing() -> None:
     """What would be refused is in its answer."""
     freight = Freight(Severity.BLOCK)
     spec = LaunchSpec(cluster=CLUSTER, request=REQUEST, payload=freight)
-    settled, findings = asyncio.run(plan_launch(spec, watcher=NullCheckObserver()))
+    settled, findings = asyncio.run(plan_launch(spec, check_observer=NullCheckObserver()))
     assert (settled.program.args, len(findings)) == (("settled",), 1)
     assert freight.story == ["settled for 4"]
 
@@ -207,8 +207,8 @@ def here(folder: Path, *args: str, stops: bool, ranks: int = 1) -> list[int]:
                     lease=Lease(grace=0.1, farewell=30.0),
                 ),
                 record,
-                watcher=NullCheckObserver(),
-                viewer=Stopper(exits, stops=stops),
+                check_observer=NullCheckObserver(),
+                run_observer=Stopper(exits, stops=stops),
             )
         )
     finally:

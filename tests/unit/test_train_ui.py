@@ -114,7 +114,7 @@ def test_bar_table_and_end_say_the_same_step() -> None:
     scene.event(10.0, "exited", "n2", "1", code=-9)
     scene.run.take(Measurement(node="n2", at=1010.0, child="1", values={}))
     ended = FinishedRun(
-        roster=scene.at(11.0), findings=(VERDICT,), exit_code=137, directory="/r", command="aboard train", dropped={}
+        progress=scene.at(11.0), findings=(VERDICT,), exit_code=137, directory="/r", command="aboard train", dropped={}
     )
     assert list(format_summary_lines(ended))[-1] == "done: failed after 11 s at step 55; 2 ranks, exit code 137"
     assert list(format_summary_lines(replace(ended, findings=())))[-1].startswith(

@@ -162,7 +162,9 @@ class Recorded(CheckLiveView):
 def test_a_real_check_tells_it_all() -> None:
     """Phases, each probe once, what can be judged before the exercises, and each round with who replied."""
     live = Recorded()
-    asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", transport=TransportKind.LOCAL),)), SUBJECTS, watcher=live))
+    asyncio.run(
+        check_cluster(Cluster(nodes=(Node(name="me", transport=TransportKind.LOCAL),)), SUBJECTS, check_observer=live)
+    )
     assert live.told[:3] == ["starting", "agent", "asking"]
     assert sorted(live.told[3:6]) == ["cores", "kernel", "torch"]
     assert live.told[6:] == [

@@ -36,7 +36,7 @@ VERDICT = made_finding(
     consequences=(FOLLOWED,),
 )
 WELL = FinishedRun(
-    roster=training(16, 1),
+    progress=training(16, 1),
     findings=(),
     exit_code=0,
     directory=f"/home/crew/runs/{RUN}",
@@ -46,12 +46,12 @@ ENDS = {
     "finished": WELL,
     "failed": replace(
         WELL,
-        roster=dead(16, 1),
+        progress=dead(16, 1),
         findings=(VERDICT,),
         exit_code=1,
         dropped={"rank 3": 10**9, "rank 4": 0, **{f"rank {rank}": rank for rank in range(10, 16)}},
     ),
-    "stopped": replace(WELL, exit_code=130, roster=replace(WELL.roster, stopping="you pressed Ctrl-C")),
+    "stopped": replace(WELL, exit_code=130, progress=replace(WELL.progress, stopping="you pressed Ctrl-C")),
 }
 RUNS = (
     RunListEntry(id=RUN, state="running", age=192, world=16, step=1200),
@@ -97,8 +97,8 @@ def next_lines(ended: FinishedRun) -> list[str]:
 )
 def test_a_training_that_ended_early_says_what_to_type(metrics: dict[str, float], said: str) -> None:
     """Stopped or failed, it is the command as it was typed, and the checkpoint that it continues from."""
-    roster = replace(WELL.roster, way=TrainingStatus(metrics=metrics))
-    stopped = replace(WELL, roster=roster, exit_code=130, command=TRAIN)
+    roster = replace(WELL.progress, way=TrainingStatus(metrics=metrics))
+    stopped = replace(WELL, progress=roster, exit_code=130, command=TRAIN)
     for ended in (stopped, replace(stopped, findings=(VERDICT,), exit_code=137)):
         assert next_lines(ended) == [f"next {TRAIN}    # {said}"]
     assert next_lines(replace(stopped, exit_code=0)) == []
@@ -115,7 +115,7 @@ def test_a_stuck_run_that_the_user_stopped_has_not_failed() -> None:
 
 
 def test_after_lora_the_adapter_is_what_is_exported() -> None:
-    well = replace(WELL, roster=replace(WELL.roster, way=TrainingStatus(metrics={"step": 9.0})))
+    well = replace(WELL, progress=replace(WELL.progress, way=TrainingStatus(metrics={"step": 9.0})))
     assert "exports the model for transformers" in "\n".join(format_summary_lines(well))
     assert "exports the LoRA adapter for PEFT" in "\n".join(format_summary_lines(replace(well, adapter=True)))
 

@@ -268,11 +268,11 @@ class AgentBridge:
         self._head.send({"gone": "keeper", "lost": {"supervisor": 0, **guard}, **found})
         self._reply(message, error=error)
 
-    def _continue_stopped(self, agents: SupervisorWatch) -> None:
-        if agents is self._agents and self._supervisor is not None and self._supervisor.open:
-            for process in agents.continue_stopped():
+    def _continue_stopped(self, watch: SupervisorWatch) -> None:
+        if watch is self._agents and self._supervisor is not None and self._supervisor.open:
+            for process in watch.continue_stopped():
                 self._supervisor.send({"op": "continued", "process": process})
-            self._loop.later(CONTINUE_SECONDS, lambda: self._continue_stopped(agents))
+            self._loop.later(CONTINUE_SECONDS, lambda: self._continue_stopped(watch))
 
     def _to_supervisor(self, message: frames.Message, body: bytes) -> None:
         if self._supervisor is None or not self._supervisor.open:
@@ -301,23 +301,23 @@ class AgentBridge:
         else:
             self._wait_for_guard(self._agents, time.monotonic())
 
-    def _wait_for_guard(self, agents: SupervisorWatch, lost_at: float) -> None:
+    def _wait_for_guard(self, watch: SupervisorWatch, lost_at: float) -> None:
         """Gives the guard of a killed supervisor the time to clean up, then does so itself."""
-        if agents is not self._agents:
+        if watch is not self._agents:
             return
-        agents.continue_stopped()
+        watch.continue_stopped()
         waited = time.monotonic() - lost_at
-        if agents.is_alive("supervisor"):
+        if watch.is_alive("supervisor"):
             if waited < EXIT_SECONDS:
-                self._loop.later(LOOK_SECONDS, lambda: self._wait_for_guard(agents, lost_at))
+                self._loop.later(LOOK_SECONDS, lambda: self._wait_for_guard(watch, lost_at))
             else:
                 # It closed this connection for another one.
                 self._report_gone({})
-        elif agents.is_alive("guard") and waited < GUARD_SECONDS:
-            self._loop.later(LOOK_SECONDS, lambda: self._wait_for_guard(agents, lost_at))
+        elif watch.is_alive("guard") and waited < GUARD_SECONDS:
+            self._loop.later(LOOK_SECONDS, lambda: self._wait_for_guard(watch, lost_at))
         else:
             self._agents = None
-            self._report_gone({"ago": waited, **agents.clean_up(self._list_own_processes())})
+            self._report_gone({"ago": waited, **watch.clean_up(self._list_own_processes())})
 
     def _list_own_processes(self) -> list[int]:
         return [*self._requests.pids, *(process.pid for process in self._transfers.values())]

@@ -80,7 +80,7 @@ def check(
     console = Console(highlight=False)
     spec = RankSpec(environment=find_environment(os.environ))
     with show_live_check(console, quiet=as_json) as watcher:
-        report = asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=spec, watcher=watcher))
+        report = asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=spec, check_observer=watcher))
     facts, found, seconds = report.facts, report.findings, report.seconds
     outcomes = summarize_subjects(facts, subjects, report.by_subject)
     if as_json:

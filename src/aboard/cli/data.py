@@ -139,16 +139,16 @@ def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...
     return settings, named_files
 
 
-def _inspect_data(question: "DataCheckRequest", *, quiet: bool) -> "DataReport":
+def _inspect_data(request: "DataCheckRequest", *, quiet: bool) -> "DataReport":
     """Runs the inspection, with a progress bar on a terminal."""
     from aboard.flows.data import inspect_data  # noqa: PLC0415 - as above
     from aboard.ui.progress_bar import ReadingView  # noqa: PLC0415 - as above
 
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
-        return inspect_data(question)
+        return inspect_data(request)
     with ReadingView(console, opening="opening the files and the tokenizer …") as reading:
-        return inspect_data(question, lambda far: reading.update(far.done, far.total, far.rows))
+        return inspect_data(request, lambda far: reading.update(far.done, far.total, far.rows))
 
 
 def _print_report(report: "DataReport", *, as_json: bool, stats: bool, verbose: bool) -> None:

@@ -75,16 +75,16 @@ def export(
         click.echo(line)
 
 
-def format_export(done: "ExportResult") -> list[str]:
+def format_export(result: "ExportResult") -> list[str]:
     """What was written, and the Python that loads it."""
-    report, folder = done.report, repr(str(done.to))
+    report, folder = result.report, repr(str(result.to))
     size_note = f", {format_size(report['bytes'])}" if isinstance(report.get("bytes"), int) else ""
     notes = [str(note) for note in report.get("notes") or ()]
-    if done.active:
-        chosen = "best" if done.best is not None else "newest"
+    if result.active:
+        chosen = "best" if result.best is not None else "newest"
         notes.append(f"the run is still training: this is its {chosen} checkpoint so far; export again when it is over")
-    why = "" if done.best is None else f", the best checkpoint ({done.best}),"
-    wrote = f"exported {done.checkpoint}{why} to {done.to}{size_note}"
+    why = "" if result.best is None else f", the best checkpoint ({result.best}),"
+    wrote = f"exported {result.checkpoint}{why} to {result.to}{size_note}"
     base = report.get("base")
     if not isinstance(base, str):
         return [*notes, wrote, f"    AutoModelForCausalLM.from_pretrained({folder})"]

@@ -67,4 +67,4 @@ def _discover(nodes: FoundNodes, console: Console) -> DiscoveredCluster:
     raise_open_file_limit(len(nodes.entries))
     here = inspect_this_machine()
     with show_live_check(console) as watcher:
-        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ, watcher=watcher))
+        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ, check_observer=watcher))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from aboard.cli.printed_output import print_findings, print_report
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
-from aboard.flows.launch.control_socket import ask_roster, watch_roster
+from aboard.flows.launch.control_socket import ask_progress, watch_progress
 from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
@@ -45,28 +45,28 @@ def status(run: str | None, live: bool, every: bool) -> None:
     while live and run_directory.live and not run_directory.socket.exists():
         sleep(POLL_SECONDS)
     if run_directory.live and run_directory.socket.exists():
-        asyncio.run(_follow_roster(run_directory, console) if live else _show_roster(run_directory, console))
+        asyncio.run(_follow_progress(run_directory, console) if live else _show_progress(run_directory, console))
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
         console.print(RunListView([_build_run_line(run_summary)]), crop=False)
         print_findings(console, run_summary.findings)
 
 
-async def _show_roster(run: RunDirectory, console: Console) -> None:
-    console.print(RosterView(await ask_roster(run)), crop=False)
+async def _show_progress(run: RunDirectory, console: Console) -> None:
+    console.print(RosterView(await ask_progress(run)), crop=False)
 
 
-async def _follow_roster(run: RunDirectory, console: Console) -> None:
+async def _follow_progress(run: RunDirectory, console: Console) -> None:
     if not console.is_terminal:
         plain = PlainLaunchWriter(click.echo)
-        async for roster in watch_roster(run):
-            plain.update(roster)
+        async for progress in watch_progress(run):
+            plain.update(progress)
             sys.stdout.flush()
         return
     view = LaunchLiveView(console)
     try:
-        async for roster in watch_roster(run):
-            view.update(roster)
+        async for progress in watch_progress(run):
+            view.update(progress)
     finally:
         view.close()
 

@@ -95,10 +95,10 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
     sys.exit(prepare_and_train(settings, spec, typed_env=typed_env, dry=dry, detach=detach))
 
 
-def _require_resume(settings: "TrainSettings", job: "SlurmSettings") -> None:
+def _require_resume(config: "TrainSettings", slurm: "SlurmSettings") -> None:
     """Refuses further jobs that would all start at the same step."""
-    resume = settings.settings["resume"]
-    if job.resubmit_limit and resume != "auto":
+    resume = config.settings["resume"]
+    if slurm.resubmit_limit and resume != "auto":
         seen = f"further jobs are to continue this training, but train.resume is {resume}"
         raise AboardError(remote_runs.RESUBMIT, seen, command=format_typed_command(sys.argv[1:]))
 
@@ -114,7 +114,7 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
     return load_train_settings(files, where.sets)
 
 
-def _print_settings(settings: "TrainSettings") -> None:
+def _print_settings(config: "TrainSettings") -> None:
     from aboard.ui.train.config_view import TrainConfigView, format_config_lines  # noqa: PLC0415 - for those who ask
 
-    print_report(Console(highlight=False), TrainConfigView(settings.choices), format_config_lines(settings.choices))
+    print_report(Console(highlight=False), TrainConfigView(config.choices), format_config_lines(config.choices))

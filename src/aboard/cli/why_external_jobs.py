@@ -63,8 +63,8 @@ def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool
     sys.exit(choose_exit_code(judgement.why.findings[:1], blocking=Severity.WARN))
 
 
-def _build_json(judgement: ExternalJobVerdict) -> dict[str, object]:
-    world = judgement.world
+def _build_json(verdict: ExternalJobVerdict) -> dict[str, object]:
+    world = verdict.world
     ranks = {rank: {"node": seat.node, "pid": seat.process.pid} for rank, seat in sorted(world.ranks.items())}
     return {
         "what": world.what,
@@ -72,8 +72,8 @@ def _build_json(judgement: ExternalJobVerdict) -> dict[str, object]:
         "master": f"{world.address}:{world.port}",
         world.noun + "s": ranks,
         "missing": world.missing,
-        "places": [{"ranks": ranks, "where": where} for ranks, where in group_by_place(world, judgement.evidence)],
-        "findings": judgement.why.findings,
-        "ruled_out": judgement.why.ruled_out,
-        "seconds": round(judgement.why.seconds, 3),
+        "places": [{"ranks": ranks, "where": where} for ranks, where in group_by_place(world, verdict.evidence)],
+        "findings": verdict.why.findings,
+        "ruled_out": verdict.why.ruled_out,
+        "seconds": round(verdict.why.seconds, 3),
     }

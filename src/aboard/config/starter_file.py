@@ -36,21 +36,21 @@ _RUN = """
 """
 
 
-def format_starter_file(entries: "Sequence[NodeEntry]", found: "DiscoveredCluster") -> str:
+def format_starter_file(entries: "Sequence[NodeEntry]", cluster: "DiscoveredCluster") -> str:
     """A file that the loader accepts as it is, and with any of its settings uncommented."""
-    nodes = {node.name: node for node in found.nodes}
+    nodes = {node.name: node for node in cluster.nodes}
     slots = {entry.name: _choose_slots(entry, nodes[entry.name]) for entry in entries}
-    step = choose_next_step(found)
-    facts = "".join(f"  # - {line}\n" for line in list_common_facts(found))
-    heading = f"\n  # Found on {fold_names(node.name for node in found.reached)}:\n" if facts else ""
+    step = choose_next_step(cluster)
+    facts = "".join(f"  # - {line}\n" for line in list_common_facts(cluster))
+    heading = f"\n  # Found on {fold_names(node.name for node in cluster.reached)}:\n" if facts else ""
     return "".join(
         [
-            _TOP.format(source=found.source, command=step.command, why=step.why),
+            _TOP.format(source=cluster.source, command=step.command, why=step.why),
             *_format_node_lines(entries, slots, nodes),
             heading,
             facts,
             _REST,
-            _format_environment(found),
+            _format_environment(cluster),
             _SETUP,
             _CONTAINER,
             _SLOTS if None in slots.values() else "",
@@ -80,8 +80,10 @@ def _format_node_lines(
     yield from (f"{line:{width}}  # {comment}\n" for line, comment in lines)
 
 
-def _format_environment(found: "DiscoveredCluster") -> str:
-    if found.fabric is None or not found.fabric.interface:
+def _format_environment(cluster: "DiscoveredCluster") -> str:
+    if cluster.fabric is None or not cluster.fabric.interface:
         return _ENV
-    name = found.fabric.interface
-    return f"  # env: {{NCCL_SOCKET_IFNAME: {name}, GLOO_SOCKET_IFNAME: {name}}}  # train over {found.fabric.network}\n"
+    name = cluster.fabric.interface
+    return (
+        f"  # env: {{NCCL_SOCKET_IFNAME: {name}, GLOO_SOCKET_IFNAME: {name}}}  # train over {cluster.fabric.network}\n"
+    )

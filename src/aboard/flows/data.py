@@ -66,29 +66,29 @@ def inspect_data(
             trust_remote_code=request.trust_remote_code,
         )
         inspector = TokenizerInspector(encoder)
-    terms = _build_terms(request, inspector)
+    settings = _build_settings(request, inspector)
     trained, held = split_sides(request.validation_share)
     opened = [replace(open_source(path, request), part=trained) for path in request.files]
     if held is None:
         opened += [open_source(path, request) for path in request.validation]
     else:
         opened += [replace(each, part=held) for each in opened]
-    reading = SourceInspection(opened, terms, on_progress, show=request.show)
+    reading = SourceInspection(opened, settings, on_progress, show=request.show)
     reading.go(None if inspector is None else inspector.encoder)
     source_reports = [
         _describe_source(each, reading.tallies[at], at >= len(request.files)) for at, each in enumerate(opened)
     ]
-    train_tally = sum((each.tally for each in source_reports if not each.validation), DataStatistics())
-    validation_tally = sum((each.tally for each in source_reports if each.validation), DataStatistics())
+    train_statistics = sum((each.statistics for each in source_reports if not each.validation), DataStatistics())
+    validation_statistics = sum((each.statistics for each in source_reports if each.validation), DataStatistics())
     if held is not None:
-        require_share(held.share, held=validation_tally.rows, trained=train_tally.rows)
-    rows = [build_item_preview(item, inspector, terms.max_length) for item in reading.first_rows()]
+        require_share(held.share, held=validation_statistics.rows, trained=train_statistics.rows)
+    rows = [build_item_preview(item, inspector, settings.max_length) for item in reading.first_rows()]
     return _build_report(
         request,
         inspector,
         source_reports,
-        train_tally,
-        validation_tally if len(opened) > len(request.files) else None,
+        train_statistics,
+        validation_statistics if len(opened) > len(request.files) else None,
         rows,
         began,
     )
@@ -117,67 +117,71 @@ def report_prepared_data(
     source_reports = []
     held_paths = request.validation if request.validation_share is None else request.files
     for parts, paths in ((trained, request.files), ([validation] if validation else [], held_paths)):
-        counted = [(source, tally) for each in parts for source, tally in each.counted]
-        for path, (source, tally) in zip(paths, counted, strict=True):
+        counted = [(source, statistics) for each in parts for source, statistics in each.counted]
+        for path, (source, statistics) in zip(paths, counted, strict=True):
             opened = OpenedSource(path=path, chunks=source.chunks, format=source.form, part=source.part)
-            source_reports.append(_describe_source(opened, tally, parts is not trained))
-    train_tally = reduce(add, (each.prepared.tally for each in trained))
-    validation_tally = None if validation is None else validation.prepared.tally
-    return _build_report(request, TokenizerInspector(encoder), source_reports, train_tally, validation_tally, (), began)
+            source_reports.append(_describe_source(opened, statistics, parts is not trained))
+    train_statistics = reduce(add, (each.prepared.statistics for each in trained))
+    validation_statistics = None if validation is None else validation.prepared.statistics
+    return _build_report(
+        request, TokenizerInspector(encoder), source_reports, train_statistics, validation_statistics, (), began
+    )
 
 
 def _build_report(
     request: DataCheckRequest,
     inspector: TokenizerInspector | None,
     source_reports: Sequence[SourceReport],
-    train_tally: DataStatistics,
-    validation_tally: DataStatistics | None,
+    train_statistics: DataStatistics,
+    validation_statistics: DataStatistics | None,
     rows: Sequence[RowPreview],
     began: float,
 ) -> DataReport:
-    allowed, terms = check_allowed_codes(request.allow), _build_terms(request, inspector)
+    allowed, settings = check_allowed_codes(request.allow), _build_settings(request, inspector)
     evidence = DataEvidence(
-        tally=train_tally,
-        terms=terms,
+        statistics=train_statistics,
+        settings=settings,
         files=request.files,
         command=request.command,
         format=", ".join(dict.fromkeys(each.format for each in source_reports if not each.validation)),
         given=request.format is not None,
-        validation=validation_tally,
+        validation=validation_statistics,
         validation_files=request.validation,
     )
     findings = check_data(evidence, allowed)
     rendered = {}
     if inspector is not None:
         rendered = {
-            code: inspector.build_preview(each.encoded, limit=terms.max_length, most=EXAMPLE_TOKENS, length=each.length)
-            for code, each in find_examples(findings, train_tally).items()
+            code: inspector.build_preview(
+                each.encoded, limit=settings.max_length, most=EXAMPLE_TOKENS, length=each.length
+            )
+            for code, each in find_examples(findings, train_statistics).items()
             if each.encoded is not None
         }
     return DataReport(
         sources=tuple(source_reports),
-        tally=train_tally,
-        terms=terms,
+        statistics=train_statistics,
+        settings=settings,
         findings=tuple(findings),
         allowed=allowed,
         rows=tuple(rows),
         examples=rendered,
-        fill=estimate_packing(train_tally.by_kind, terms.max_length)
-        if terms.max_length and train_tally.encoded
+        fill=estimate_packing(train_statistics.by_kind, settings.max_length)
+        if settings.max_length and train_statistics.encoded
         else None,
         batch=request.batch,
         seconds=monotonic() - began,
     )
 
 
-def _describe_source(source: OpenedSource, counted: DataStatistics, validation: bool) -> SourceReport:  # noqa: FBT001 - a field of the report
+def _describe_source(source: OpenedSource, statistics: DataStatistics, validation: bool) -> SourceReport:  # noqa: FBT001 - a field of the report
     share = f"{100 * source.part.share:.12g}% of " if validation and source.part is not None else ""
     return SourceReport(
         path=Untrusted(f"{share}{source.path}"),
         format=source.format.name,
         why=source.format.why,
         columns=source.format.columns,
-        tally=counted,
+        statistics=statistics,
         files=len({chunk.file for chunk in source.chunks}),
         validation=validation,
     )
@@ -219,7 +223,7 @@ def open_source(path: str, request: DataCheckRequest) -> OpenedSource:
     return OpenedSource(path=path, chunks=chunks, format=form)
 
 
-def _build_terms(request: DataCheckRequest, inspector: TokenizerInspector | None) -> EncodingSettings:
+def _build_settings(request: DataCheckRequest, inspector: TokenizerInspector | None) -> EncodingSettings:
     if inspector is None:
         return EncodingSettings(max_length=request.max_length, loss_on=request.loss_on)
-    return inspector.terms(str(request.tokenizer), max_length=request.max_length)
+    return inspector.settings(str(request.tokenizer), max_length=request.max_length)

@@ -37,7 +37,7 @@ async def discover_cluster(
     *,
     here: HeadMachine,
     environ: Mapping[str, str],
-    watcher: CheckObserver | None = None,
+    check_observer: CheckObserver | None = None,
     transport_for: TransportFor = choose_transport,
 ) -> DiscoveredCluster:
     """Contacts all nodes in parallel; a node that can't be reached is part of the result."""
@@ -50,14 +50,14 @@ async def discover_cluster(
             build_subjects(probe),
             spec=RankSpec(environment=find_environment(environ)),
             transport_for=transport_for,
-            watcher=watcher,
+            check_observer=check_observer,
         )
     return summarize_facts(report.facts, probe, workdir=escape_text(str(workdir), 200))
 
 
-def write_starter_file(output: str, nodes: FoundNodes, found: DiscoveredCluster, action: OutputAction) -> None:
+def write_starter_file(output: str, nodes: FoundNodes, cluster: DiscoveredCluster, action: OutputAction) -> None:
     """Creates the file, or adds the nodes to one without a `cluster` section; what the user typed there is allowed."""
-    text = format_starter_file(nodes.entries, found)
+    text = format_starter_file(nodes.entries, cluster)
     needs_consent = action == "keep" or (action == "add" and not _is_allowed(output))
     try:
         if action == "add":

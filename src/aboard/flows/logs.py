@@ -55,17 +55,17 @@ def read_logs(
             yield from _follow_run(run, reader, snapshot, query, wait)
 
 
-def _read_last(reader: LogReader, snapshot: LogListing, query: LogQuery, since: float) -> Iterator[FoldedLine]:
+def _read_last(reader: LogReader, listing: LogListing, query: LogQuery, since: float) -> Iterator[FoldedLine]:
     """Reads from the end, without touching earlier lines."""
-    lines = merge_logs_backward(reader, snapshot, query.selection)
+    lines = merge_logs_backward(reader, listing, query.selection)
     recent = (line for line in takewhile(lambda line: line.at >= since - DISORDER, lines) if line.at >= since)
     return reversed(list(islice(_fold_lines(islice(recent, query.most), query), query.last)))
 
 
 def _follow_run(
-    run: RunDirectory, reader: LogReader, snapshot: LogListing, query: LogQuery, wait: Callable[[float], None]
+    run: RunDirectory, reader: LogReader, listing: LogListing, query: LogQuery, wait: Callable[[float], None]
 ) -> Iterator[FoldedLine]:
-    follower = LogFollower(reader, query, behind=snapshot)
+    follower = LogFollower(reader, query, listing=listing)
     while True:
         # Checked before reading, so that the last output is still read after the run ends.
         live = run.live
@@ -86,15 +86,15 @@ class LogFollower:
         reader: LogReader,
         query: LogQuery,
         *,
-        behind: LogListing | None = None,
+        listing: LogListing | None = None,
         tracebacks: TracebackFolder | None = None,
     ) -> None:
         self._reader = reader
         self._tracebacks = tracebacks
         self._wanted = query
         self._marks: dict[int, ReadPosition] = {}
-        if behind is not None:
-            _update_marks(self._marks, reader, behind)
+        if listing is not None:
+            _update_marks(self._marks, reader, listing)
 
     def more(self, *, last: bool = False) -> Iterator[FoldedLine]:
         snapshot = _select_changed(self._reader.list_segments(self._wanted.selection.ranks), self._marks)
@@ -105,18 +105,18 @@ class LogFollower:
         _update_marks(self._marks, self._reader, snapshot)
 
 
-def _select_changed(snapshot: LogListing, marks: dict[int, ReadPosition]) -> LogListing:
+def _select_changed(listing: LogListing, marks: dict[int, ReadPosition]) -> LogListing:
     """The ranks that have printed since their marks."""
     ranks = {
         rank: segments
-        for rank, segments in snapshot.ranks.items()
+        for rank, segments in listing.ranks.items()
         if rank not in marks or (segments[-1].base, segments[-1].entries) != (marks[rank].base, marks[rank].entries)
     }
-    return LogListing(ranks=ranks, nodes=snapshot.nodes)
+    return LogListing(ranks=ranks, nodes=listing.nodes)
 
 
-def _update_marks(marks: dict[int, ReadPosition], reader: LogReader, snapshot: LogListing) -> None:
-    marks.update({rank: reader.end_position(segments) for rank, segments in snapshot.ranks.items()})
+def _update_marks(marks: dict[int, ReadPosition], reader: LogReader, listing: LogListing) -> None:
+    marks.update({rank: reader.end_position(segments) for rank, segments in listing.ranks.items()})
 
 
 def _fold_lines(lines: Iterable[OutputLine], query: LogQuery) -> Iterator[FoldedLine]:
@@ -125,10 +125,10 @@ def _fold_lines(lines: Iterable[OutputLine], query: LogQuery) -> Iterator[Folded
     return (FoldedLine(line=line, ranks=[line.rank]) for line in lines)
 
 
-def _refuse_unknown(reader: LogReader, snapshot: LogListing, selection: LineSelection) -> None:
+def _refuse_unknown(reader: LogReader, listing: LogListing, selection: LineSelection) -> None:
     """Raises if none of the selected ranks or nodes has ever printed: probably a typo."""
     problems = []
-    if selection.ranks is not None and not snapshot.ranks:
+    if selection.ranks is not None and not listing.ranks:
         printed_ranks = fold_ranks(reader.list_segments().ranks)
         seen = f"{name_ranks(selection.ranks)} {agree(selection.ranks, 'has', 'have')} printed nothing"
         fix = (
@@ -137,11 +137,11 @@ def _refuse_unknown(reader: LogReader, snapshot: LogListing, selection: LineSele
             else commands.LOGS_NOTHING.fix("wait")
         )
         problems.append(Problem(where="--rank", seen=seen, fix=fix))
-    if selection.nodes is not None and not selection.nodes & set(snapshot.nodes):
+    if selection.nodes is not None and not selection.nodes & set(listing.nodes):
         name = min(selection.nodes)
         fix = commands.LOGS_NOTHING.fix("nobody")
-        if snapshot.nodes:
-            fix = suggest_fix(commands.LOGS_NOTHING, name, snapshot.nodes)
+        if listing.nodes:
+            fix = suggest_fix(commands.LOGS_NOTHING, name, listing.nodes)
         problems.append(Problem(where="--node", seen=f"no rank on {name} has printed anything", fix=fix))
     if problems:
         raise InputError(commands.LOGS_NOTHING, problems)

@@ -45,19 +45,21 @@ def list_summaries(runs: Iterable[RunDirectory], jobs: Mapping[str, JobRun]) -> 
         yield summarize_job_run(jobs[run.id]) if run.id in jobs else summarize_run(run)
 
 
-def summarize_job_run(where: JobRun) -> RunSummary:
+def summarize_job_run(job_run: JobRun) -> RunSummary:
     """A run in a Slurm job: Slurm knows its state before its conductor starts, and if this machine has no record."""
-    summary, status = summarize_run(where.run), where.status
+    summary, status = summarize_run(job_run.run), job_run.status
     if status is None:
-        state = "unknown" if where.is_silent else "ended"
-        if where.is_recorded and summary.state != "lost":
+        state = "unknown" if job_run.is_silent else "ended"
+        if job_run.is_recorded and summary.state != "lost":
             return summary
-        return replace(summary, state=summary.state if where.is_recorded else state, note=_describe_forgotten(where))
+        return replace(
+            summary, state=summary.state if job_run.is_recorded else state, note=_describe_forgotten(job_run)
+        )
     note = f"job {status.id} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
     if status.phase is JobPhase.PENDING:
         return replace(summary, state="pending", note=note, findings=())
     if status.phase is JobPhase.ENDED:
-        state = summary.state if where.is_recorded else _translate_end(status)
+        state = summary.state if job_run.is_recorded else _translate_end(status)
         # To Slurm, a conductor that was told to stop has failed.
         stopped = status.exit_code == EXIT_INTERRUPTED
         ended = summary.note or f"job {status.id} has ended"
@@ -96,11 +98,11 @@ def _translate_end(status: JobStatus) -> str:
     return "finished" if status.state == "COMPLETED" else "failed"
 
 
-def _describe_forgotten(where: JobRun) -> str:
-    if where.is_silent:
-        return f"Slurm does not reply about job {where.job.id}"
-    place = f"; its record is on {where.batch_host}" if where.batch_host else ""
-    return f"Slurm no longer knows job {where.job.id}, nor how it ended{place}"
+def _describe_forgotten(job_run: JobRun) -> str:
+    if job_run.is_silent:
+        return f"Slurm does not reply about job {job_run.job.id}"
+    place = f"; its record is on {job_run.batch_host}" if job_run.batch_host else ""
+    return f"Slurm no longer knows job {job_run.job.id}, nor how it ended{place}"
 
 
 def _describe_state(run: RunDirectory, folded: Run) -> str:

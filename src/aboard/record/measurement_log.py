@@ -47,31 +47,33 @@ class MeasurementLog:
         """Lines lost to a full disk, without those that were thinned out."""
         return self._journal.dropped
 
-    def take(self, sample: NodeMeasurement) -> None:
-        began = self._began.setdefault(sample.node, sample.at)
+    def take(self, measurement: NodeMeasurement) -> None:
+        began = self._began.setdefault(measurement.node, measurement.at)
         nodes = max(self._nodes, len(self._began))
-        share = self._sizes[sample.node] * nodes / max(1, self._limit)
-        gap = choose_spacing(age=sample.at - began, nodes=len(self._written), share=share)
-        last = self._written.get(sample.node)
+        share = self._sizes[measurement.node] * nodes / max(1, self._limit)
+        gap = choose_spacing(age=measurement.at - began, nodes=len(self._written), share=share)
+        last = self._written.get(measurement.node)
         # Thinned long before: in a normal run it takes centuries to fill a share.
-        self.past_limit[sample.node] += gap is None
+        self.past_limit[measurement.node] += gap is None
         # Measurements come about a second apart, so one that is almost due counts as due.
-        if gap is None or (last is not None and sample.at - last < gap - 0.5):
-            self._latest[sample.node] = sample
+        if gap is None or (last is not None and measurement.at - last < gap - 0.5):
+            self._latest[measurement.node] = measurement
         else:
-            self._write(sample)
+            self._write(measurement)
 
     def close(self) -> None:
         for sample in list(self._latest.values()):
             self._write(sample)
         self._journal.close()
 
-    def _write(self, sample: NodeMeasurement) -> None:
-        self._latest.pop(sample.node, None)
-        self._written[sample.node] = sample.at
+    def _write(self, measurement: NodeMeasurement) -> None:
+        self._latest.pop(measurement.node, None)
+        self._written[measurement.node] = measurement.at
         before = self._journal.size
-        self._journal.append({"at": round(sample.at, 3), "node": sample.node, "figures": dict(sample.figures)})
-        self._sizes[sample.node] += max(0, self._journal.size - before)
+        self._journal.append(
+            {"at": round(measurement.at, 3), "node": measurement.node, "figures": dict(measurement.figures)}
+        )
+        self._sizes[measurement.node] += max(0, self._journal.size - before)
 
 
 def choose_spacing(*, age: float, nodes: int, share: float) -> float | None:

@@ -110,12 +110,12 @@ def decode_snapshot(content: object, *, own: bool = False) -> Snapshot | None:
     )
 
 
-def _encode_node(part: NodePlan) -> dict[str, Any]:
+def _encode_node(node_plan: NodePlan) -> dict[str, Any]:
     """The parts of a plan that evidence needs: the ranks and addresses of each node."""
-    node = part.node
+    node = node_plan.node
     addresses = {"address": node.address, "fabric": node.fabric_address}
     return {
         "name": node.name,
         **{key: value for key, value in addresses.items() if value is not None},
-        "ranks": {start.child: start.rank for start in part.starts},
+        "ranks": {start.child: start.rank for start in node_plan.starts},
     }

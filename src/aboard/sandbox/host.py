@@ -5,20 +5,19 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.host_setup import network_commands
 from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
+from aboard.sandbox.layout import SandboxLayout
 from aboard.sandbox.namespaces import host_commands
 from aboard.sandbox.namespaces.host_commands import HostCommand
 from aboard.sandbox.namespaces.process_identity import ProcessIdentity
-
-if TYPE_CHECKING:
-    from aboard.sandbox.sandbox import Sandbox
+from aboard.sandbox.requirements import HostPrograms
 
 _PARENT_NAMESPACE = 0xB702  # NS_GET_PARENT, ioctl_ns(2)
 _OFF_TIMEOUT = 30.0
@@ -26,10 +25,31 @@ _SSHD_TIMEOUT = 30.0
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 
 
+class HostSandbox(Protocol):
+    """What a host needs of its sandbox, which imports this module."""
+
+    programs: HostPrograms
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def layout(self) -> SandboxLayout: ...
+
+    @property
+    def crew_id(self) -> int: ...
+
+    def switch(self, argv: Sequence[str], *, timeout: float = 60) -> subprocess.CompletedProcess[str]: ...
+
+    def first_process(self, name: str) -> ProcessIdentity | None: ...
+
+    def boot(self, names: Iterable[str]) -> None: ...
+
+
 class Host:
     """One host; commands run as the user `crew` unless `root=True`."""
 
-    def __init__(self, box: "Sandbox", name: str) -> None:
+    def __init__(self, box: HostSandbox, name: str) -> None:
         self._box = box
         self._place = box.layout.places[name]
         self.name = name

@@ -32,18 +32,18 @@ from aboard.train.stop_requests import RequestListener, StopRequest
 from aboard.train.training_data import TrainingData, open_training_data
 
 
-def train(training: Training, world: RankContext) -> StopRequest:
+def train(training: Training, context: RankContext) -> StopRequest:
     """Trains to the end, or until all ranks agree to stop; returns the request that they acted on."""
     ledger = TimeLedger()
     folder = Path(training.output_dir)
-    with MetricsReporter(training, main=world.main) as report, time_collective_waits(world, ledger):
-        peers = RankConsensus(world)
+    with MetricsReporter(training, main=context.main) as report, time_collective_waits(context, ledger):
+        peers = RankConsensus(context)
         stream = open_training_data(training.data)
-        stepper = _build_stepper(training, world, ledger)
+        stepper = _build_stepper(training, context, ledger)
         if stream.packed and stepper.masks.why_not is not None:
             raise build_packing_error(stepper.masks.why_not)
         booked = partial(ledger.count_as, "checkpoint")
-        checkpoints = CheckpointManager(folder, world, training, training.save_total_limit, spent=booked)
+        checkpoints = CheckpointManager(folder, context, training, training.save_total_limit, spent=booked)
         progress = checkpoints.resume(stepper.engine, stepper.optimizer) or TrainingProgress()
         if stepper.loss_scale is not None and "loss_scale" in checkpoints.state:
             stepper.loss_scale.restore(checkpoints.state["loss_scale"])
@@ -52,21 +52,21 @@ def train(training: Training, world: RankContext) -> StopRequest:
         for note in (*stepper.engine.notes, *checkpoints.notes):
             report.say(note)
 
-        batches = _plan_batches(training, world, stream)
+        batches = _plan_batches(training, context, stream)
         steps = batches.steps(progress)
         actions = PeriodicActions(
             stepper=stepper,
             stream=stream,
             checkpoints=checkpoints,
             report=report,
-            peers=peers,
+            consensus=peers,
             start=progress,
             steps=steps,
         )
         make = BatchBuilder(
             read=stream.read,
             collate=stepper.masks.collate(),
-            device=world.device,
+            device=context.device,
             dropout_seed=None if stepper.engine.dropout_keys is None else training.seed,
         )
         stop_request = StopRequest.NOTHING
@@ -106,30 +106,30 @@ def train(training: Training, world: RankContext) -> StopRequest:
     return stop_request
 
 
-def _build_stepper(training: Training, world: RankContext, ledger: TimeLedger) -> Stepper:
-    engine = build_engine(training, world)
+def _build_stepper(training: Training, context: RankContext, ledger: TimeLedger) -> Stepper:
+    engine = build_engine(training, context)
     return Stepper(
         training=training,
-        world=world,
+        world=context,
         engine=engine,
         optimizer=build_optimizer(training, engine.module),
         masks=build_masks(engine.module, DTYPES[training.precision]),
-        tally=StepStatistics(),
+        statistics=StepStatistics(),
         ledger=ledger,
         # Beside the gradients that it scales.
         loss_scale=LossScale(engine.parameters[0].device) if training.precision == "float16" else None,
     )
 
 
-def _plan_batches(training: Training, world: RankContext, stream: TrainingData) -> BatchPlanner:
+def _plan_batches(training: Training, context: RankContext, stream: TrainingData) -> BatchPlanner:
     return BatchPlanner(
         cursor=stream.shuffle_sources(training.seed),
         counts=stream.counts,
-        size=training.step_size(world.size),
+        size=training.step_size(context.size),
         rows=training.per_device_train_batch_size,
-        total=training.total_sequences(world.size, len(stream)),
-        rank=world.rank,
-        world=world.size,
+        total=training.total_sequences(context.size, len(stream)),
+        rank=context.rank,
+        world=context.size,
     )
 
 

@@ -52,14 +52,14 @@ class MetricsReporter:
             self._senders.finish(succeeded=error is None, say=self.say)
 
     def begin(
-        self, step: int, peers: RankConsensus | None = None, state: Mapping[str, Any] = MappingProxyType({})
+        self, step: int, consensus: RankConsensus | None = None, state: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         """Called on every rank before the first line, when the step to continue from and its state are known."""
         if self._main:
             _refuse_links(self._folder)
         if self._training.report_to:
             chosen = choose_run_id(self._folder, step, state) if self._main else ""
-            self._tracker_run = chosen if peers is None else peers.words([chosen])[0][0]
+            self._tracker_run = chosen if consensus is None else consensus.words([chosen])[0][0]
         if not self._main:
             return
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class PeriodicActions:
         stream: TrainingData,
         checkpoints: CheckpointManager,
         report: MetricsReporter,
-        peers: RankConsensus,
+        consensus: RankConsensus,
         start: TrainingProgress,
         steps: int,
     ) -> None:
@@ -53,9 +53,9 @@ class PeriodicActions:
         self._validation = open_training_data(stepper.training.validation)
         self._checkpoints = checkpoints
         self._report = report
-        self._peers = peers
+        self._consensus = consensus
         self._steps = steps
-        self._meter = MetricsMeter(peers, flops_per_token=stepper.engine.flops_per_token, since=start)
+        self._meter = MetricsMeter(consensus, flops_per_token=stepper.engine.flops_per_token, since=start)
         self._step_time = StepTime()
         self._collected = start.step
         self._best, note = resume_best_evaluation(stepper.training, checkpoints.state)
@@ -71,7 +71,7 @@ class PeriodicActions:
         """Waits for the device; reports non-finite steps; returns the seconds per step."""
         # An accelerator lags behind its queue: waiting for it is waiting for forwards and backwards.
         with self._stepper.ledger.count_as("forward_backward"):
-            window = self._stepper.tally.read()
+            window = self._stepper.statistics.read()
             scale = None if self._stepper.loss_scale is None else self._stepper.loss_scale.value.item()
         line = self._meter.line(window, progress, self._stepper.ledger.take())
         if scale is not None:
@@ -94,11 +94,11 @@ class PeriodicActions:
     def _judge_nonfinite(self, bad: Sequence[NonFiniteStep], scale: float | None) -> None:
         if scale is not None:
             # A gradient that overflows is how fp16 finds its scale. A loss that does is computed before any scaling.
-            bad, overflowed = separate_overflows(bad, self._peers)
+            bad, overflowed = separate_overflows(bad, self._consensus)
             if scale < LOWEST:
                 raise build_scale_error(scale, overflowed)
         if bad:
-            words = describe_nonfinite(bad, self._stream, self._peers)
+            words = describe_nonfinite(bad, self._stream, self._consensus)
             if self._stepper.training.on_nonfinite == "stop":
                 raise build_nonfinite_error(words)
             self._report.say(f"skipped: {words}")
@@ -109,7 +109,7 @@ class PeriodicActions:
         if not training.validation:
             return False
         with self._stepper.ledger.count_as("evaluation"):
-            loss = evaluate_loss(self._stepper, self._validation, self._peers)
+            loss = evaluate_loss(self._stepper, self._validation, self._consensus)
         self._best = self._best.after(
             progress.step, loss, threshold=training.early_stopping_threshold, keep=training.load_best_model_at_end
         )
@@ -158,7 +158,7 @@ def resume_best_evaluation(training: Training, state: Mapping[str, Any]) -> tupl
     return found, None
 
 
-def evaluate_loss(stepper: Stepper, stream: TrainingData, peers: RankConsensus) -> float:
+def evaluate_loss(stepper: Stepper, stream: TrainingData, consensus: RankConsensus) -> float:
     """All ranks run the same number of forwards, with empty ones if needed; the model's mode is restored."""
     world, engine = stepper.world, stepper.engine
     rows = stepper.training.per_device_eval_batch_size
@@ -184,4 +184,4 @@ def evaluate_loss(stepper: Stepper, stream: TrainingData, peers: RankConsensus) 
                     total += forward_micro_batch(engine, stepper.masks, micro)
     finally:
         engine.model.train(was_training)
-    return peers.sums([float(total)])[0] / max(1, supervised)
+    return consensus.sums([float(total)])[0] / max(1, supervised)

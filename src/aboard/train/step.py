@@ -64,7 +64,7 @@ class Stepper:
     engine: Engine
     optimizer: ShardedOptimizer
     masks: AttentionMasks
-    tally: StepStatistics
+    statistics: StepStatistics
     ledger: TimeLedger
     loss_scale: LossScale | None = None
 
@@ -94,7 +94,7 @@ class Stepper:
         )
         if self.loss_scale is not None:
             self.loss_scale.update(norm)
-        self.tally.add(planned, losses, norm.to(self.world.device, non_blocking=True))
+        self.statistics.add(planned, losses, norm.to(self.world.device, non_blocking=True))
         self.ledger.switch_to("other")
 
 

@@ -29,9 +29,9 @@ class StopRequest(IntEnum):
 class RequestListener:
     """Handles SIGTERM and, on rank 0, the files SAVE and STOP; `agree` is called at the end of each step."""
 
-    def __init__(self, folder: Path, peers: RankConsensus) -> None:
+    def __init__(self, folder: Path, consensus: RankConsensus) -> None:
         self._files = {folder / "STOP": StopRequest.STOP, folder / "SAVE": StopRequest.SAVE}
-        self._peers = peers
+        self._consensus = consensus
         self._terminated = False
         self._waiting: PendingMaximum | None = None
         self._every = 1
@@ -57,18 +57,18 @@ class RequestListener:
         if self._waiting is not None:
             request = StopRequest(self._waiting.get())
             self._waiting = None
-            if request is not StopRequest.NOTHING and self._peers.world.main:
+            if request is not StopRequest.NOTHING and self._consensus.world.main:
                 for path in self._files:
                     path.unlink(missing_ok=True)
         elif self._step >= self._next:
             self._next = self._step + self._every
-            self._waiting = self._peers.most(self._own())
+            self._waiting = self._consensus.most(self._own())
         return request
 
     def _own(self) -> StopRequest:
         if self._terminated:
             return StopRequest.TERMINATE
-        if self._peers.world.main:
+        if self._consensus.world.main:
             return next((request for path, request in self._files.items() if path.exists()), StopRequest.NOTHING)
         return StopRequest.NOTHING
 

@@ -33,20 +33,20 @@ class LogLineFormatter:
     def __init__(self, *, styled: bool) -> None:
         self._styled = styled
 
-    def text(self, entry: FoldedLine) -> Iterator[str]:
+    def text(self, folded: FoldedLine) -> Iterator[str]:
         """The lines to print, without line ends; none if the entry only ends a line that was already shown."""
-        line = entry.line
+        line = folded.line
         if line.missing:
-            yield self._line(entry, f"… {format_size(line.missing)} are missing: dropped {line.why}", _MISSING)
+            yield self._line(folded, f"… {format_size(line.missing)} are missing: dropped {line.why}", _MISSING)
             return
         for part in _format_visible(line):
-            yield self._line(entry, part, None)
+            yield self._line(folded, part, None)
 
-    def _line(self, entry: FoldedLine, text: str, style: Style | None) -> str:
-        when, who = self._when(entry.line.at), _format_ranks(entry)
+    def _line(self, folded: FoldedLine, text: str, style: Style | None) -> str:
+        when, who = self._when(folded.line.at), _format_ranks(folded)
         if not self._styled:
             return f"{when} {who} {text}"
-        source = _ERR if entry.line.stream == "stderr" else _OUT
+        source = _ERR if folded.line.stream == "stderr" else _OUT
         return f"{_apply_style(_TIME, when)} {_apply_style(source, who)} {_apply_style(style, text) if style else text}"
 
     def _when(self, at: float) -> str:
@@ -85,12 +85,12 @@ def _keep_letters(text: str) -> str:
     return _NO_LETTERS.sub("", text)
 
 
-def _format_ranks(entry: FoldedLine) -> str:
-    if len(entry.ranks) == 1:
-        ranks = f"rank {entry.ranks[0]}"
+def _format_ranks(folded: FoldedLine) -> str:
+    if len(folded.ranks) == 1:
+        ranks = f"rank {folded.ranks[0]}"
     else:
-        ranks = f"ranks {fold_ranks(entry.ranks)} ×{len(entry.ranks)}{' ≈' if entry.alike else ''}"
-    return f"[{ranks}{' stderr' if entry.line.stream == 'stderr' else ''}]"
+        ranks = f"ranks {fold_ranks(folded.ranks)} ×{len(folded.ranks)}{' ≈' if folded.alike else ''}"
+    return f"[{ranks}{' stderr' if folded.line.stream == 'stderr' else ''}]"
 
 
 def _apply_style(style: Style, text: str) -> str:

@@ -55,7 +55,7 @@ def _build_fix(
     node: Node,
     container: Container | None,
     diagnosis: Diagnosis,
-    message: OutputPattern | None,
+    pattern: OutputPattern | None,
     named: dict[str, str],
 ) -> Fix:
     values: dict[str, Value] = {**named, "node": node.name, "nodes": [node.name]}
@@ -65,7 +65,7 @@ def _build_fix(
     if diagnosis is containers.NOT_STARTED:
         run = enter_container(node, format_shell("true"))
         return diagnosis.fix("check", line=format_node_command(node, chain_commands(*get_setup_lines(node), run)))
-    wanted = [message.fix if message is not None else "", "", "log"]
+    wanted = [pattern.fix if pattern is not None else "", "", "log"]
     variant = next(each for each in wanted if each in diagnosis.templates)
     blanks = list_blanks(diagnosis.templates[variant])
     return diagnosis.fix(variant, **{blank: values.get(blank, blank.upper()) for blank in blanks})

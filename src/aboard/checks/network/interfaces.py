@@ -149,5 +149,5 @@ def _find_missing_names(node: Node, variable: str, there: list[str]) -> str:
     return format_list([escape_text(word) for word in words])
 
 
-def _list_usable_interfaces(outcome: MeshResult, node: str) -> set[str]:
-    return {at.interface for at in outcome.addresses.get(node, ()) if at.usable}
+def _list_usable_interfaces(result: MeshResult, node: str) -> set[str]:
+    return {at.interface for at in result.addresses.get(node, ()) if at.usable}

@@ -108,21 +108,21 @@ def _build_sed_script(name: str) -> str:
     return "s/[[:space:]]" + name.replace(".", r"\.") + "([[:space:]]|$)/ /"
 
 
-def _map_target_owners(outcome: MeshResult) -> dict[str, tuple[str, ...]]:
+def _map_target_owners(result: MeshResult) -> dict[str, tuple[str, ...]]:
     """The nodes of each target, so that rules walk a node's few resolutions instead of thousands of targets."""
-    return group_by_value(outcome.targets)
+    return group_by_value(result.targets)
 
 
-def _list_unresolved_targets(outcome: MeshResult) -> dict[str, dict[str, Untrusted]]:
+def _list_unresolved_targets(result: MeshResult) -> dict[str, dict[str, Untrusted]]:
     """The targets that don't resolve, by node, and why."""
-    place = {target: at for at, target in enumerate(_map_target_owners(outcome))}
+    place = {target: at for at, target in enumerate(_map_target_owners(result))}
     found = {
         node: {
             each: led
             for each in sorted(place.keys() & resolutions.keys(), key=place.__getitem__)
             if isinstance(led := resolutions[each], Untrusted)
         }
-        for node, resolutions in outcome.resolved.items()
+        for node, resolutions in result.resolved.items()
     }
     return {node: names for node, names in found.items() if names}
 
@@ -139,16 +139,16 @@ def _group_by_names(lost: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], 
     return {tuple(names): nodes for nodes, names in grouped.items()}
 
 
-def _is_unknown_everywhere(outcome: MeshResult, name: str) -> bool:
+def _is_unknown_everywhere(result: MeshResult, name: str) -> bool:
     """Whether no node resolves a name; a single node's answer counts only if it resolves no peer at all."""
-    answers = [resolutions for resolutions in outcome.resolved.values() if name in resolutions]
+    answers = [resolutions for resolutions in result.resolved.values() if name in resolutions]
     unknown = all(isinstance(resolutions[name], Untrusted) for resolutions in answers)
-    targets = set(outcome.targets.values())
+    targets = set(result.targets.values())
     return unknown and (
         len(answers) > 1
         or all(
             isinstance(resolutions[each], Untrusted)
-            for resolutions in outcome.resolved.values()
+            for resolutions in result.resolved.values()
             for each in targets & set(resolutions)
         )
     )

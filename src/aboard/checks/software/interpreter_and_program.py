@@ -248,8 +248,8 @@ def _build_copy_commands(
     return join_command_lines(lines, len(away) - _MAX_FIXES)
 
 
-def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, lacking: Interpreter, names: Sequence[str]) -> Fix:
-    path, origin = lacking.lacking, lacking.lacking_origin
+def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, interpreter: Interpreter, names: Sequence[str]) -> Fix:
+    path, origin = interpreter.lacking, interpreter.lacking_origin
     prefix = path.rpartition("/")[0].rpartition("/")[0]
     if prefix in _SYSTEM:
         look = format_node_command(facts.cluster.node(names[0]), format_shell("ls -l {path}", path=path))

@@ -61,28 +61,28 @@ def build_shortage_finding(facts: Facts, shortage: SpaceShortage, nodes: tuple[s
     )
 
 
-def _find_byte_shortage(role: str, place: NodeDirectory) -> SpaceShortage | None:
-    disk = place.disk
-    if disk is None or disk.size == 0 or place.read_only:
+def _find_byte_shortage(role: str, directory: NodeDirectory) -> SpaceShortage | None:
+    disk = directory.disk
+    if disk is None or disk.size == 0 or directory.read_only:
         return None
-    where = f"{place} ({place.mount.type} on {place.mount})"
+    where = f"{directory} ({directory.mount.type} on {directory.mount})"
     if disk.free == 0:
         seen = f"{where} is full: 0 B of {format_size(disk.size)} is free"
-        return SpaceShortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=place.path, seen=seen)
+        return SpaceShortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=directory.path, seen=seen)
     low = disk.free < LOW_BYTES or (disk.free < LOW_SHARE * disk.size and disk.free < ROOM_ENOUGH)
     if disk.free < LOW_TMP if role == "tmp" else low:
         seen = f"{where} has only {format_size(disk.free)} free of {format_size(disk.size)}"
-        return SpaceShortage(diagnosis=storage.LOW, severity=Severity.WARN, path=place.path, seen=seen)
+        return SpaceShortage(diagnosis=storage.LOW, severity=Severity.WARN, path=directory.path, seen=seen)
     return None
 
 
-def _find_inode_shortage(place: NodeDirectory) -> SpaceShortage | None:
-    disk = place.disk
-    if disk is None or disk.inodes == 0 or place.read_only:
+def _find_inode_shortage(directory: NodeDirectory) -> SpaceShortage | None:
+    disk = directory.disk
+    if disk is None or disk.inodes == 0 or directory.read_only:
         return None
     if disk.inodes_free < min(LOW_INODES, LOW_SHARE * disk.inodes) or disk.inodes_free == 0:
         severity = Severity.WARN if disk.inodes_free else Severity.BLOCK
-        where = f"{place} ({place.mount.type} on {place.mount})"
+        where = f"{directory} ({directory.mount.type} on {directory.mount})"
         seen = f"{where} has room for only {disk.inodes_free:,} more files"
-        return SpaceShortage(diagnosis=storage.INODES, severity=severity, path=place.path, seen=seen)
+        return SpaceShortage(diagnosis=storage.INODES, severity=severity, path=directory.path, seen=seen)
     return None

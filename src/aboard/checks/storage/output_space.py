@@ -118,13 +118,15 @@ def _get_outcome(facts: Facts) -> Mapping[str, NodeDirectory | Unknown]:
     return outcome or {}
 
 
-def _identify_disk(place: NodeDirectory) -> tuple[object, ...]:
+def _identify_disk(directory: NodeDirectory) -> tuple[object, ...]:
     """The key of a disk: nodes that share one share the shortage, even if they see slightly different free space."""
-    return (place.mount.type, place.mount.source) if place.mount.network else (place.mount, place.disk)
+    return (
+        (directory.mount.type, directory.mount.source) if directory.mount.network else (directory.mount, directory.disk)
+    )
 
 
-def _is_writable(place: NodeDirectory) -> bool:
-    return place.disk is not None and place.writable and not place.read_only
+def _is_writable(directory: NodeDirectory) -> bool:
+    return directory.disk is not None and directory.writable and not directory.read_only
 
 
 def _build_space_finding(facts: Facts, wanted: PlannedWrites, places: Mapping[str, NodeDirectory]) -> Finding:

@@ -195,6 +195,6 @@ def _parse_exchange_reply(reply: Mapping[str, Any] | Unknown) -> ExchangeReply:
         return ExchangeReply(error=Untrusted(str(error)))
 
 
-def _describe_mount(place: NodeDirectory) -> str:
-    mount = place.mount
+def _describe_mount(directory: NodeDirectory) -> str:
+    mount = directory.mount
     return mount.shown_source if mount.network else f"{mount.type} mounted at {mount}"

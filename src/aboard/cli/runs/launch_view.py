@@ -18,7 +18,7 @@ from aboard.diagnoses.untrusted import quote_word
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.control_socket import build_live_roster
+from aboard.flows.launch.control_socket import build_live_progress
 from aboard.flows.launch.launch_run import LaunchResult
 from aboard.flows.logs import LogFollower, LogQuery
 from aboard.flows.train.check_resume import TrainingFinished
@@ -113,7 +113,7 @@ class LaunchView:
         # A run that a further Slurm job continues has output already.
         earlier = self._reader.list_segments()
         query, tracebacks = LogQuery(selection=LineSelection()), TracebackFolder(self._run.id)
-        follower = LogFollower(self._reader, query, behind=earlier, tracebacks=tracebacks)
+        follower = LogFollower(self._reader, query, listing=earlier, tracebacks=tracebacks)
         self._backlog = LineBacklog(follower, self._lines)
 
     def event(self, event: Event) -> None:
@@ -124,11 +124,11 @@ class LaunchView:
             return
         if self._backlog is not None:
             self._backlog.show(self.say, SHOW_SECONDS)
-        roster = build_live_roster(self._conductor)
+        progress = build_live_progress(self._conductor)
         if self._live is not None:
-            self._live.update(roster)
+            self._live.update(progress)
         else:
-            self._plain.update(roster)
+            self._plain.update(progress)
 
     def close(self) -> None:
         if self._looking is not None:
@@ -189,20 +189,20 @@ def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[st
     yield f"next {finished.further}    # trains it further"
 
 
-def show_end(console: Console, run: RunDirectory, launched: LaunchResult, *, command: str) -> int:
+def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, command: str) -> int:
     """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
-    if launched.outcome is None or launched.roster is None:
-        print_findings(console, [finding for finding in launched.reasons if finding.severity > Severity.INFO])
+    if result.outcome is None or result.progress is None:
+        print_findings(console, [finding for finding in result.reasons if finding.severity > Severity.INFO])
         return EXIT_BLOCKED
     end = FinishedRun(
-        roster=launched.roster,
-        findings=launched.outcome.findings,
-        exit_code=launched.outcome.code,
+        progress=result.progress,
+        findings=result.outcome.findings,
+        exit_code=result.outcome.code,
         directory=str(run.path),
         command=command,
-        dropped=launched.dropped,
-        continuation=launched.continuation,
+        dropped=result.dropped,
+        continuation=result.continuation,
         adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )
     print_report(console, FinishedRunView(end), format_summary_lines(end))
-    return launched.outcome.code
+    return result.outcome.code

@@ -46,8 +46,8 @@ async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
         view.say(f"note: {escape_lines(note)}")
     try:
         launched = await session.conduct(
-            watcher=view.watcher,
-            viewer=view,
+            check_observer=view.watcher,
+            run_observer=view,
             encode_plan=partial(build_plan_document, lease=spec.lease),
             dialer=dialer,
             on_report=view.show_preflight,
@@ -89,7 +89,9 @@ def _conduct_silently(session: LaunchSession, start: StartReporter) -> int:
     encode_plan = partial(build_plan_document, lease=session.spec.lease)
     console = Console(highlight=False, width=120)
     try:
-        launched = asyncio.run(session.conduct(watcher=NullCheckObserver(), viewer=start, encode_plan=encode_plan))
+        launched = asyncio.run(
+            session.conduct(check_observer=NullCheckObserver(), run_observer=start, encode_plan=encode_plan)
+        )
     except TrainingFinished as finished:
         code = show_finished(console, run, finished)
         start.report(code, "".join(f"{line}\n" for line in format_finished_lines(finished, Runs(run.path.parent))))
@@ -115,7 +117,7 @@ async def _send_files(spec: LaunchSpec, dialer: NodeDialer | None = None) -> Non
 def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool = False) -> int:
     """Prints the plan and any findings; returns the exit code that findings would give the launch."""
     try:
-        plan, found = asyncio.run(plan_launch(spec, watcher=NullCheckObserver()))
+        plan, found = asyncio.run(plan_launch(spec, check_observer=NullCheckObserver()))
     except TrainingFinished as finished:
         click.echo("\n".join(format_finished_lines(finished, Runs.of(os.environ))))
         return 0

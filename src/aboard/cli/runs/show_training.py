@@ -62,7 +62,7 @@ def prepare_and_train(
 
 
 def prepare_and_submit(
-    config: TrainSettings, job: SlurmSettings, argv: Sequence[str], *, ranks: int | None, dry: bool, detach: bool
+    config: TrainSettings, slurm: SlurmSettings, argv: Sequence[str], *, ranks: int | None, dry: bool, detach: bool
 ) -> int:
     """A mistake in the settings or the data is found before the job waits in a queue.
 
@@ -70,15 +70,15 @@ def prepare_and_submit(
     was prepared; otherwise its first node prepares it again.
     """
     reporter = PreparationReporter(Console(highlight=False), config)
-    nodes = tuple(Node(name=f"node{number + 1}", slots=job.gpus_per_node) for number in range(job.nodes))
+    nodes = tuple(Node(name=f"node{number + 1}", slots=slurm.gpus_per_node) for number in range(slurm.nodes))
     if reporter.show_early_findings(Cluster(nodes=nodes), ranks):
         return EXIT_BLOCKED
     if not dry:
         # Before anything takes time.
-        print_notes([asyncio.run(check_submission(job, argv))])
+        print_notes([asyncio.run(check_submission(slurm, argv))])
     if reporter.prepare() is None:
         return EXIT_BLOCKED
-    return print_batch_script(job, argv) if dry else submit_and_follow(job, argv, detach=detach)
+    return print_batch_script(slurm, argv) if dry else submit_and_follow(slurm, argv, detach=detach)
 
 
 class PreparationReporter:
@@ -100,8 +100,13 @@ class PreparationReporter:
         config = self._config
         with self._making() as making:
 
-            def on_tokenized(far: TokenizeProgress) -> None:
-                making.update("data   tokenizing", far.bytes, far.of_bytes, f", {format_count(far.tokens, 'token')}")
+            def on_tokenized(progress: TokenizeProgress) -> None:
+                making.update(
+                    "data   tokenizing",
+                    progress.bytes,
+                    progress.of_bytes,
+                    f", {format_count(progress.tokens, 'token')}",
+                )
 
             inputs, found = prepare_inputs(
                 config,
@@ -116,10 +121,10 @@ class PreparationReporter:
             self._report_data(found)
         return inputs
 
-    def report_steps(self, boarding: TrainingPreflight, findings: Sequence[Finding]) -> None:
+    def report_steps(self, preflight: TrainingPreflight, findings: Sequence[Finding]) -> None:
         """Reports the size of a step, and the warnings unless a finding stops the run."""
-        nodes = len(boarding.nodes)
-        training, ranks = boarding.training, boarding.world
+        nodes = len(preflight.nodes)
+        training, ranks = preflight.training, preflight.world
         sequences = sum(part.sequences for part in self._parts)
         self.say("train", describe_steps(training, ranks=ranks, nodes=nodes, sequences=sequences))
         mix = [(part.name, part.share, part.sequences) for part in self._parts if part.share is not None]
@@ -180,30 +185,30 @@ class PreparationReporter:
             sys.stdout.write(f"{label} {text}\n")
             sys.stdout.flush()
 
-    def _report_data(self, found: TrainingDatasets) -> None:
-        for part in found.data:
+    def _report_data(self, datasets: TrainingDatasets) -> None:
+        for part in datasets.data:
             self.say("data", f"{part.name}: {_format_part(part)}" if part.share is not None else _format_part(part))
-        if found.validation is not None:
-            self.say("validation set", _format_part(found.validation))
-        self._parts = found.data
-        print_findings(self._console, [each for each in found.report.findings if each.severity > Severity.INFO])
+        if datasets.validation is not None:
+            self.say("validation set", _format_part(datasets.validation))
+        self._parts = datasets.data
+        print_findings(self._console, [each for each in datasets.report.findings if each.severity > Severity.INFO])
 
-    def _print_failed_check(self, found: TrainingDatasets) -> None:
-        view = DataReportView(found.report, stats=False, verbose=False)
-        print_report(self._console, view, format_data_lines(found.report, stats=False))
+    def _print_failed_check(self, datasets: TrainingDatasets) -> None:
+        view = DataReportView(datasets.report, stats=False, verbose=False)
+        print_report(self._console, view, format_data_lines(datasets.report, stats=False))
 
     def _making(self) -> AbstractContextManager[PreparationView]:
         making = PreparationView(self._console)
         return making if self._console.is_terminal else nullcontext(making)
 
 
-def _format_part(part: PreparedDataset) -> str:
+def _format_part(dataset: PreparedDataset) -> str:
     text = describe_data(
-        documents=part.documents,
-        tokens=part.tokens,
-        supervised=part.supervised,
-        sequences=part.sequences,
-        length=part.length,
-        full=part.full,
+        documents=dataset.documents,
+        tokens=dataset.tokens,
+        supervised=dataset.supervised,
+        sequences=dataset.sequences,
+        length=dataset.length,
+        full=dataset.full,
     )
-    return f"{text}{' (cached)' if part.cached else ''}"
+    return f"{text}{' (cached)' if dataset.cached else ''}"

@@ -80,19 +80,19 @@ class NextStep:
     option: str = ""
 
 
-def choose_next_step(found: DiscoveredCluster) -> NextStep:
+def choose_next_step(cluster: DiscoveredCluster) -> NextStep:
     """What to type next: make the nodes reachable, bring them what they lack, then check them."""
-    if untrusted := [node.name for node in found.nodes if node.needs_trust]:
+    if untrusted := [node.name for node in cluster.nodes if node.needs_trust]:
         return NextStep(command="trust", why=f"lets you log in to {fold_names(untrusted)}")
-    if found.unreached:
-        names = fold_names(node.name for node in found.unreached)
+    if cluster.unreached:
+        names = fold_names(node.name for node in cluster.unreached)
         return NextStep(command="check", why=f"explains why {names} can't be reached")
-    if lacking := [node.name for node in found.reached if node.lacking]:
+    if lacking := [node.name for node in cluster.reached if node.lacking]:
         return NextStep(
             command="sync --env", why=f"brings files and environment to {fold_names(lacking)}", option="--on "
         )
-    if found.private:
-        names = fold_names(node.name for node in found.private)
+    if cluster.private:
+        names = fold_names(node.name for node in cluster.private)
         return NextStep(command="sync", why=f"brings the files of this directory to {names}", option="--on ")
     return NextStep(command="check", why="checks every node and the network between them")
 
@@ -106,23 +106,23 @@ def describe_node(node: DiscoveredNode) -> str:
     return ", ".join(f"{count} × {model}" for model, count in Counter(node.gpus).items()) or "no NVIDIA GPU"
 
 
-def list_common_facts(found: DiscoveredCluster) -> Iterator[str]:
+def list_common_facts(cluster: DiscoveredCluster) -> Iterator[str]:
     """What the reached nodes have: interpreters, shared directories, a second network."""
-    for interpreter, names in _group_names(found.reached, lambda node: node.interpreter):
-        where = "" if len(names) == len(found.reached) else f" on {fold_names(names)}"
+    for interpreter, names in _group_names(cluster.reached, lambda node: node.interpreter):
+        where = "" if len(names) == len(cluster.reached) else f" on {fold_names(names)}"
         yield f"ranks{where} use {interpreter}"
-    for environment, names in _group_names(found.reached, lambda node: node.lacking):
+    for environment, names in _group_names(cluster.reached, lambda node: node.lacking):
         if environment:
             yield f"{environment}, which is active here, is missing on {fold_names(names)}"
-    if found.private:
-        yield f"{found.workdir} is not shared with {fold_names(node.name for node in found.private)}"
-    elif found.reached:
-        yield f"{found.workdir} is shared with this machine"
-    if found.mounts:
-        yield f"network file systems on every node: {', '.join(found.mounts)}"
-    if found.fabric is not None:
-        place = f" on {found.fabric.interface}" if found.fabric.interface else ""
-        yield f"a second network on every node: {found.fabric.network}{place}"
+    if cluster.private:
+        yield f"{cluster.workdir} is not shared with {fold_names(node.name for node in cluster.private)}"
+    elif cluster.reached:
+        yield f"{cluster.workdir} is shared with this machine"
+    if cluster.mounts:
+        yield f"network file systems on every node: {', '.join(cluster.mounts)}"
+    if cluster.fabric is not None:
+        place = f" on {cluster.fabric.interface}" if cluster.fabric.interface else ""
+        yield f"a second network on every node: {cluster.fabric.network}{place}"
 
 
 def _group_names(

@@ -81,15 +81,15 @@ _LOGIN_SHELL = Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
 
 
 def choose_interpreter(
-    configured: Interpreter | None, offered: HeadEnvironment | None, found: FoundInterpreter | None, *, local: bool
+    interpreter: Interpreter | None, offered: HeadEnvironment | None, found: FoundInterpreter | None, *, local: bool
 ) -> Interpreter:
     """Prefers the configured one, then the head's environment if the node has it, then the login shell's `python3`.
 
     A path that somebody else could change is not used, except on this machine if it already runs this process.
     """
-    if configured is not None:
-        env = _build_activation_env(configured.path, found) if found is not None and found.exists else NO_ENV
-        return Interpreter(path=configured.path, origin=configured.origin, env=env)
+    if interpreter is not None:
+        env = _build_activation_env(interpreter.path, found) if found is not None and found.exists else NO_ENV
+        return Interpreter(path=interpreter.path, origin=interpreter.origin, env=env)
     if offered is None or found is None:
         return _LOGIN_SHELL
     if not found.exists:

@@ -145,10 +145,10 @@ def _find_open_collective(group: ProcessGroupRecord) -> CollectiveRecord | None:
     return min(left, key=lambda entry: entry.seq, default=None)
 
 
-def _get_shape(entry: CollectiveRecord) -> tuple[str, str]:
-    return entry.op, entry.sizes
+def _get_shape(record: CollectiveRecord) -> tuple[str, str]:
+    return record.op, record.sizes
 
 
-def _is_different(entry: CollectiveRecord, usual: CollectiveRecord) -> bool:
+def _is_different(record: CollectiveRecord, usual: CollectiveRecord) -> bool:
     # Sizes are recorded only for a rank's last few collectives.
-    return entry.op != usual.op or bool(entry.sizes and usual.sizes and entry.sizes != usual.sizes)
+    return record.op != usual.op or bool(record.sizes and usual.sizes and record.sizes != usual.sizes)

@@ -107,14 +107,14 @@ def format_deepspeed(export: PlanExport) -> DeepSpeedFiles:
     )
 
 
-def _build_node_export(part: NodePlan, launcher_names: Iterable[str]) -> NodeExport:
+def _build_node_export(node_plan: NodePlan, launcher_names: Iterable[str]) -> NodeExport:
     left_out = {*launcher_names, _DEVICES}
-    env = {name: value for name, value in part.starts[0].env.items() if name not in left_out}
-    devices = part.starts[0].env.get(_DEVICES)
+    env = {name: value for name, value in node_plan.starts[0].env.items() if name not in left_out}
+    devices = node_plan.starts[0].env.get(_DEVICES)
     if devices is not None and not _SLOT_NUMBERS.fullmatch(devices):
         env[_DEVICES], devices = devices, None  # UUIDs or an empty list, not slots
     slots = tuple(map(int, devices.split(","))) if devices else None
-    return NodeExport(node=part.node, ranks=len(part.starts), slots=slots, env=env)
+    return NodeExport(node=node_plan.node, ranks=len(node_plan.starts), slots=slots, env=env)
 
 
 def _format_size(export: PlanExport) -> str:
@@ -235,28 +235,28 @@ def _build_refusal(seen: str, variant: str, **values: str) -> InputError:
     return InputError.of(planning.EXPORT_DEEPSPEED, "--as deepspeed", seen, variant, **values)
 
 
-def _drop_path(part: NodeExport) -> NodeExport:
-    return replace(part, env={name: value for name, value in part.env.items() if name != "PATH"})
+def _drop_path(export: NodeExport) -> NodeExport:
+    return replace(export, env={name: value for name, value in export.env.items() if name != "PATH"})
 
 
-def _build_node_env(part: NodeExport) -> dict[str, str]:
-    if part.slots is None:
-        return dict(part.env)
-    return {**part.env, _DEVICES: ",".join(map(str, part.slots))}
+def _build_node_env(export: NodeExport) -> dict[str, str]:
+    if export.slots is None:
+        return dict(export.env)
+    return {**export.env, _DEVICES: ",".join(map(str, export.slots))}
 
 
-def _count_slots(part: NodeExport) -> int:
+def _count_slots(export: NodeExport) -> int:
     """The slots to write into a hostfile: they count from 0, so they must include the last one in use."""
-    used = part.ranks if part.slots is None else max(part.slots) + 1
-    return max(used, part.node.slots or 0)
+    used = export.ranks if export.slots is None else max(export.slots) + 1
+    return max(used, export.node.slots or 0)
 
 
-def _is_partial(part: NodeExport) -> bool:
-    return _list_slot_numbers(part) != tuple(range(_count_slots(part)))
+def _is_partial(export: NodeExport) -> bool:
+    return _list_slot_numbers(export) != tuple(range(_count_slots(export)))
 
 
-def _list_slot_numbers(part: NodeExport) -> tuple[int, ...]:
-    return tuple(range(part.ranks)) if part.slots is None else part.slots[: part.ranks]
+def _list_slot_numbers(export: NodeExport) -> tuple[int, ...]:
+    return tuple(range(export.ranks)) if export.slots is None else export.slots[: export.ranks]
 
 
 def _format_include(export: PlanExport) -> str:

@@ -64,7 +64,7 @@ def _decide_death(
     return EndDecision(why=f"rank {first.name} on {first.node} died", stacks=True, death=True)
 
 
-def is_port_taken(child: RankProcess, stderr_tail: Untrusted) -> bool:
+def is_port_taken(process: RankProcess, stderr_tail: Untrusted) -> bool:
     """Whether rank 0 died because its port was taken between preflight and launch."""
-    error_text = child.raised.text if child.raised else stderr_tail
-    return child.name == "0" and child.phase < Phase.STORE and error_text.match(death.PORT_TAKEN.regex) is not None
+    error_text = process.raised.text if process.raised else stderr_tail
+    return process.name == "0" and process.phase < Phase.STORE and error_text.match(death.PORT_TAKEN.regex) is not None

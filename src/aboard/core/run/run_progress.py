@@ -221,19 +221,19 @@ def _find_missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Mis
     return found
 
 
-def _explain_missing(child: RankProcess | None, run: Run) -> tuple[MissingReason, str, float]:
-    if child is None:
+def _explain_missing(process: RankProcess | None, run: Run) -> tuple[MissingReason, str, float]:
+    if process is None:
         return MissingReason.LATE, "not started yet", run.generation.at
-    if child.raised is not None:
-        first_line = f"{child.raised.type.raw()}: {child.raised.message.raw().strip().partition(chr(10))[0]}"
-        return MissingReason.DEAD, escape_text(first_line, WHY_CHARS), child.died_at
-    if child.dead:
-        return MissingReason.DEAD, child.why.visible(WHY_CHARS) or f"exited with code {child.code}", child.at
-    if child.state == "unpacking":
-        return MissingReason.LATE, "unpacking the image", child.at
-    sample = run.samples.get((child.node, child.name))
+    if process.raised is not None:
+        first_line = f"{process.raised.type.raw()}: {process.raised.message.raw().strip().partition(chr(10))[0]}"
+        return MissingReason.DEAD, escape_text(first_line, WHY_CHARS), process.died_at
+    if process.dead:
+        return MissingReason.DEAD, process.why.visible(WHY_CHARS) or f"exited with code {process.code}", process.at
+    if process.state == "unpacking":
+        return MissingReason.LATE, "unpacking the image", process.at
+    sample = run.samples.get((process.node, process.name))
     held = sample is not None and sample.values.get("doing") == _HELD
-    return MissingReason.LATE, "waiting for rank 0 to listen" if held else child.phase.label, child.since
+    return MissingReason.LATE, "waiting for rank 0 to listen" if held else process.phase.label, process.since
 
 
 def build_stall(finding: Finding | None) -> Stall | None:

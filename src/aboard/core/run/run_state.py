@@ -231,22 +231,22 @@ class Run:
             case _:
                 pass
 
-    def take(self, sample: Measurement) -> None:
+    def take(self, measurement: Measurement) -> None:
         """Applies a measurement: the latest values win; the first step is a phase of its own."""
-        self.samples[sample.node, sample.child] = sample
+        self.samples[measurement.node, measurement.child] = measurement
         # A trainer reports metrics immediately, the beacon steps a few times per second: the higher step is newer.
-        step = int(max(sample.values.get("step", 0), sample.metrics.get("step", 0)))
-        if sample.child and step > 0:
-            key = (sample.node, sample.child)
+        step = int(max(measurement.values.get("step", 0), measurement.metrics.get("step", 0)))
+        if measurement.child and step > 0:
+            key = (measurement.node, measurement.child)
             self.steps[key] = max(step, self.steps.get(key, 0))
-            child = self.generation.children.get((sample.node, sample.child))
+            child = self.generation.children.get((measurement.node, measurement.child))
             if child is not None:
-                self._reach_phase(child, Phase.STEPS, sample.at)
-        if sample.metrics:
+                self._reach_phase(child, Phase.STEPS, measurement.at)
+        if measurement.metrics:
             # A report may lack some of them: an eval_loss stays until a newer one comes.
-            self.metrics.update(sample.metrics)
-            if "step" in sample.metrics and "loss" in sample.metrics:
-                self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
+            self.metrics.update(measurement.metrics)
+            if "step" in measurement.metrics and "loss" in measurement.metrics:
+                self.curve.add(int(measurement.metrics["step"]), measurement.metrics["loss"])
 
     @property
     def notices(self) -> dict[str, str]:
@@ -357,23 +357,27 @@ class Run:
         if child.dead and (first is None or child.died_at < first.died_at):
             now.first_death = child
 
-    def _apply_state(self, child: RankProcess, event: Event) -> None:
+    def _apply_state(self, process: RankProcess, event: Event) -> None:
         now = self.generation
-        now.running += (event.kind == "started") - (child.state == "started")
-        now.exited += (event.kind == "exited") - (child.state == "exited")
-        child.state, child.at = event.kind, event.at
-        child.code, child.why, child.stack = event.data.get("code"), _get_text(event, "why"), _get_text(event, "stack")
+        now.running += (event.kind == "started") - (process.state == "started")
+        now.exited += (event.kind == "exited") - (process.state == "exited")
+        process.state, process.at = event.kind, event.at
+        process.code, process.why, process.stack = (
+            event.data.get("code"),
+            _get_text(event, "why"),
+            _get_text(event, "stack"),
+        )
         if event.kind == "started":
-            self._reach_phase(child, Phase.STARTED, event.at)
-        elif event.kind == "exited" and child.code == 0:
-            self._reach_phase(child, Phase.DONE, event.at)
+            self._reach_phase(process, Phase.STARTED, event.at)
+        elif event.kind == "exited" and process.code == 0:
+            self._reach_phase(process, Phase.DONE, event.at)
 
-    def _reach_phase(self, child: RankProcess, phase: Phase, at: float) -> None:
-        if phase > child.phase:
+    def _reach_phase(self, process: RankProcess, phase: Phase, at: float) -> None:
+        if phase > process.phase:
             now = self.generation
-            now.phases[child.phase] -= 1
+            now.phases[process.phase] -= 1
             now.phases[phase] += 1
-            child.phase, child.since = phase, at
+            process.phase, process.since = phase, at
             now.moved = max(now.moved, at)
 
 

@@ -36,10 +36,10 @@ def make_broken_chunk(file: Untrusted, path: str, error: BaseException) -> Chunk
     return Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {format_error(error)}"))
 
 
-def make_cut_off_row(where: RowLocation, error: BaseException) -> InvalidRow:
+def make_cut_off_row(location: RowLocation, error: BaseException) -> InvalidRow:
     """The last row of a file whose rest can't be read."""
     why = f"the file can't be read further: {format_error(error)}"
-    return InvalidRow(where=where, code="file-cut", why=Untrusted(why))
+    return InvalidRow(where=location, code="file-cut", why=Untrusted(why))
 
 
 def format_error(error: BaseException) -> str:

@@ -177,13 +177,15 @@ def _read_object_rows(window: _JsonWindow) -> Iterator[Any]:
         yield fields
 
 
-def _check_item(item: object, where: RowLocation) -> Record | InvalidRow:
+def _check_item(item: object, location: RowLocation) -> Record | InvalidRow:
     if has_lone_surrogate(item):
-        return InvalidRow(where=where, code="row-utf8", why=Untrusted("bytes that are not UTF-8, or a lone surrogate"))
+        return InvalidRow(
+            where=location, code="row-utf8", why=Untrusted("bytes that are not UTF-8, or a lone surrogate")
+        )
     if not isinstance(item, dict):
         why = f"{describe_json_type(item)}, where an object with columns was expected"
-        return InvalidRow(where=where, code="row-type", why=Untrusted(why))
-    return where, item
+        return InvalidRow(where=location, code="row-type", why=Untrusted(why))
+    return location, item
 
 
 def _read_nonblank_line(file: BinaryIO) -> bytes:

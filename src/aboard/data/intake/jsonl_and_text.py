@@ -50,7 +50,7 @@ def _read_records(
         yield make_cut_off_row(where, error)
 
 
-def parse_json_line(line: bytes, where: RowLocation) -> Record | InvalidRow:
+def parse_json_line(line: bytes, location: RowLocation) -> Record | InvalidRow:
     """The object of one line, or why it is invalid."""
     try:
         value = json.loads(line.rstrip(b"\r\n").decode())
@@ -68,17 +68,17 @@ def parse_json_line(line: bytes, where: RowLocation) -> Record | InvalidRow:
         if (b"\\ud" in line or b"\\uD" in line) and has_lone_surrogate(value):
             code, why = "row-utf8", "a lone surrogate: a \\ud8xx escape without its second half"
         elif isinstance(value, dict):
-            return where, value
+            return location, value
         else:
             code, why = "row-type", f"{describe_json_type(value)}, where an object with columns was expected"
-    return InvalidRow(where=where, code=code, why=Untrusted(why))
+    return InvalidRow(where=location, code=code, why=Untrusted(why))
 
 
-def _parse_text_line(line: bytes, where: RowLocation) -> Record | InvalidRow:
+def _parse_text_line(line: bytes, location: RowLocation) -> Record | InvalidRow:
     try:
-        return where, {"text": line.rstrip(b"\r\n").decode()}
+        return location, {"text": line.rstrip(b"\r\n").decode()}
     except UnicodeDecodeError as error:
-        return InvalidRow(where=where, code="row-utf8", why=Untrusted(_format_utf8_error(error, line)))
+        return InvalidRow(where=location, code="row-utf8", why=Untrusted(_format_utf8_error(error, line)))
 
 
 def _format_utf8_error(error: UnicodeDecodeError, line: bytes) -> str:

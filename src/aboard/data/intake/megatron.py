@@ -147,11 +147,11 @@ def _locate_sequences(index: _Index, first: int, end: int, size: int) -> list[tu
     return sequences
 
 
-def _make_row(tokens: np.ndarray, where: RowLocation) -> DataRow | InvalidRow:
+def _make_row(tokens: np.ndarray, location: RowLocation) -> DataRow | InvalidRow:
     if not len(tokens):
-        return InvalidRow(where=where, code="row-empty", why=Untrusted("a document without tokens"))
+        return InvalidRow(where=location, code="row-empty", why=Untrusted("a document without tokens"))
     if tokens.min() < 0 or tokens.max() > _MAX_TOKEN:
         why = f"{int(tokens.min())} or {int(tokens.max())} is not a token id"
-        return InvalidRow(where=where, code="row-tokens", why=Untrusted(why))
+        return InvalidRow(where=location, code="row-tokens", why=Untrusted(why))
     ids: Ids = tokens.astype(np.uint32)
-    return DataRow(where=where, kind="tokens", ids=ids)
+    return DataRow(where=location, kind="tokens", ids=ids)

@@ -17,13 +17,13 @@ FORMAT_SAMPLE_ROWS = 64
 _MAX_BROKEN_SAMPLE = 1_000
 
 
-def read_rows(chunk: Chunk, form: RowFormat) -> Iterator[DataRow | InvalidRow]:
+def read_rows(chunk: Chunk, row_format: RowFormat) -> Iterator[DataRow | InvalidRow]:
     """The chunk's rows in this format; a row that doesn't fit gives an InvalidRow in its place."""
     if chunk.store == "megatron":
         yield from read_megatron_rows(chunk)
         return
-    for record in read_records(chunk, form.columns):
-        yield record if isinstance(record, InvalidRow) else build_row(record, form)
+    for record in read_records(chunk, row_format.columns):
+        yield record if isinstance(record, InvalidRow) else build_row(record, row_format)
 
 
 def detect_format(

@@ -34,16 +34,16 @@ _IGNORE_INDEX = -100  # torch's ignore_index: labels mark tokens without a loss 
 _MAX_TOKEN = np.iinfo(np.uint32).max
 
 
-def build_row(record: Record, form: RowFormat) -> DataRow | InvalidRow:
+def build_row(record: Record, row_format: RowFormat) -> DataRow | InvalidRow:
     """The record as a row; one that doesn't fit the format is an InvalidRow with the reason."""
     where, fields = record
     try:
-        return _ROW_BUILDERS[form.name](where, fields, form.columns)
+        return _ROW_BUILDERS[row_format.name](where, fields, row_format.columns)
     except InvalidRowError as error:
         return InvalidRow(where=where, code=error.code, why=error.why)
 
 
-def _build_alpaca(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
+def _build_alpaca(location: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
     instruction = require_text(_require_column(fields, "instruction"), "instruction")
     extra = require_text(fields.get("input") or "", "input")
     output = require_text(_require_column(fields, "output"), "output")
@@ -62,21 +62,23 @@ def _build_alpaca(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]
     answer: ChatMessage = {"role": "assistant", "content": output}
     start: tuple[ChatMessage, ...] = ({"role": "system", "content": system},) if system else ()
     prompt = f"{system}\n\n{instructions}" if system else instructions
-    return DataRow(where=where, kind="pair", prompt=prompt, completion=output, messages=(*start, question, answer))
+    return DataRow(where=location, kind="pair", prompt=prompt, completion=output, messages=(*start, question, answer))
 
 
-def _build_sharegpt(where: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
+def _build_sharegpt(location: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
     turns = _require_column(fields, columns[0])
     messages = parse_sharegpt_turns(turns, columns[0], fields.get("system"))
-    return DataRow(where=where, kind="chat", messages=messages, tools=parse_tools(fields.get("tools")))
+    return DataRow(where=location, kind="chat", messages=messages, tools=parse_tools(fields.get("tools")))
 
 
-def _build_messages(where: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
+def _build_messages(location: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
     messages, trains = parse_openai_turns(_require_column(fields, columns[0]), columns[0])
-    return DataRow(where=where, kind="chat", messages=messages, trains=trains, tools=parse_tools(fields.get("tools")))
+    return DataRow(
+        where=location, kind="chat", messages=messages, trains=trains, tools=parse_tools(fields.get("tools"))
+    )
 
 
-def _build_pair(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
+def _build_pair(location: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
     prompt, completion = _require_column(fields, "prompt"), _require_column(fields, "completion")
     if isinstance(prompt, list) and isinstance(completion, list):
         prompt_messages, _weights = parse_openai_turns(prompt, "prompt")
@@ -84,22 +86,26 @@ def _build_pair(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) 
         trains = (False,) * len(prompt_messages) + (weights or (True,) * len(completion_messages))
         row_tools = parse_tools(fields.get("tools"))
         return DataRow(
-            where=where, kind="chat", messages=(*prompt_messages, *completion_messages), trains=trains, tools=row_tools
+            where=location,
+            kind="chat",
+            messages=(*prompt_messages, *completion_messages),
+            trains=trains,
+            tools=row_tools,
         )
     prompt, completion = require_text(prompt, "prompt"), require_text(completion, "completion")
     if not prompt and not completion:
         raise InvalidRowError("row-empty", "prompt and completion are empty")
-    return DataRow(where=where, kind="pair", prompt=prompt, completion=completion)
+    return DataRow(where=location, kind="pair", prompt=prompt, completion=completion)
 
 
-def _build_text(where: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
+def _build_text(location: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
     content = require_text(_require_column(fields, columns[0]), columns[0])
     if not content.strip():
         raise InvalidRowError("row-empty", f"{columns[0]} is empty")
-    return DataRow(where=where, kind="text", text=content)
+    return DataRow(where=location, kind="text", text=content)
 
 
-def _build_tokens(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
+def _build_tokens(location: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
     ids = _parse_numbers(_require_column(fields, "input_ids"), "input_ids")
     mask: Mask | None = None
     if fields.get("labels") is not None:
@@ -119,7 +125,7 @@ def _build_tokens(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]
     if ids.min() < 0 or ids.max() > _MAX_TOKEN:
         raise InvalidRowError("row-tokens", f"{int(ids.min() if ids.min() < 0 else ids.max())} is not a token id")
     token_ids: Ids = ids.astype(np.uint32)
-    return DataRow(where=where, kind="tokens", ids=token_ids, mask=mask)
+    return DataRow(where=location, kind="tokens", ids=token_ids, mask=mask)
 
 
 _ROW_BUILDERS: dict[FormatName, Callable[[RowLocation, dict[str, Any], tuple[str, ...]], DataRow]] = {

@@ -111,9 +111,9 @@ def _find_candidates(records: Sequence[Mapping[str, Any]]) -> list[RowFormat]:
     return found
 
 
-def _make_mixed_error(form: RowFormat, seen: str, file: Untrusted) -> AboardError:
+def _make_mixed_error(row_format: RowFormat, seen: str, file: Untrusted) -> AboardError:
     """Each row has one format, and they differ: no format reads all of them, but two files do."""
-    column, stem = form.columns[0], file.raw().removesuffix(".jsonl")
+    column, stem = row_format.columns[0], file.raw().removesuffix(".jsonl")
     return AboardError(
         data_quality.FORMAT,
         f"{seen}: the file mixes formats",
@@ -121,7 +121,7 @@ def _make_mixed_error(form: RowFormat, seen: str, file: Untrusted) -> AboardErro
         fits=f'fromjson? | select(has("{column}"))',
         rest=f'fromjson? | select(has("{column}") | not)',
         file=file,
-        kept=f"{stem}.{form.name}.jsonl",
+        kept=f"{stem}.{row_format.name}.jsonl",
         others=f"{stem}.others.jsonl",
     )
 

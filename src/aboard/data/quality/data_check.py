@@ -85,10 +85,10 @@ CODES = tuple(diagnosis.code for diagnosis in list_diagnoses(data_quality))
 
 
 def collect_statistics(
-    items: Iterable[CheckedRow], terms: EncodingSettings, *, prints: bool = True, earlier: RowSample | None = None
+    items: Iterable[CheckedRow], settings: EncodingSettings, *, prints: bool = True, earlier: RowSample | None = None
 ) -> DataStatistics:
     """Counts what the data check needs from these rows; the statistics of several calls add up."""
-    return count_rows(items, terms, ROW_INSPECTORS, prints=prints, earlier=earlier)
+    return count_rows(items, settings, ROW_INSPECTORS, prints=prints, earlier=earlier)
 
 
 def check_data(evidence: DataEvidence, allowed: Iterable[str] = ()) -> list[Finding]:

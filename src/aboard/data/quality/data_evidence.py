@@ -17,8 +17,8 @@ SIGNIFICANT_SHARE = 0.01
 class DataEvidence:
     """All statistics and the settings they were counted with; `command` is what the user typed, to build fixes from."""
 
-    tally: DataStatistics
-    terms: EncodingSettings
+    statistics: DataStatistics
+    settings: EncodingSettings
     files: tuple[str, ...]
     command: str
     format: str

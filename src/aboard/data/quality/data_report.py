@@ -20,7 +20,7 @@ class SourceReport:
     format: str
     why: str
     columns: tuple[str, ...]
-    tally: DataStatistics
+    statistics: DataStatistics
     files: int = 1
     validation: bool = False
 
@@ -30,8 +30,8 @@ class DataReport:
     """All sources and their sum, findings worst first, and row previews: requested ones and examples of findings."""
 
     sources: tuple[SourceReport, ...]
-    tally: DataStatistics
-    terms: EncodingSettings
+    statistics: DataStatistics
+    settings: EncodingSettings
     findings: tuple[Finding, ...]
     allowed: tuple[str, ...] = ()
     rows: tuple[RowPreview, ...] = ()
@@ -43,7 +43,7 @@ class DataReport:
     @property
     def sequences(self) -> int:
         """What a batch consists of: packed sequences if the data is packed, else rows."""
-        return self.fill.bins if self.fill else self.tally.rows
+        return self.fill.bins if self.fill else self.statistics.rows
 
     @property
     def steps(self) -> int | None:

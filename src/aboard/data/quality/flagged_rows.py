@@ -36,14 +36,14 @@ class FlaggedRows:
         return self.count > 0
 
 
-def make_example(where: RowLocation, note: Untrusted, encoded: EncodedRow | None) -> ExampleRow:
+def make_example(location: RowLocation, note: Untrusted, encoded: EncodedRow | None) -> ExampleRow:
     """Keeps no more tokens than are ever shown."""
     length = 0 if encoded is None else len(encoded.ids)
     if encoded is not None and length > MAX_EXAMPLE_TOKENS:
         encoded = EncodedRow(
-            where=where, ids=encoded.ids[:MAX_EXAMPLE_TOKENS].copy(), mask=encoded.mask[:MAX_EXAMPLE_TOKENS].copy()
+            where=location, ids=encoded.ids[:MAX_EXAMPLE_TOKENS].copy(), mask=encoded.mask[:MAX_EXAMPLE_TOKENS].copy()
         )
-    return ExampleRow(where=where, note=note, encoded=encoded, length=length)
+    return ExampleRow(where=location, note=note, encoded=encoded, length=length)
 
 
 def _get_position(row: ExampleRow) -> tuple[Untrusted, int]:

@@ -37,14 +37,14 @@ _SWAP = {
 }
 
 
-def has_json_lines(where: RowLocation) -> bool:
+def has_json_lines(location: RowLocation) -> bool:
     """Whether jq can read the file line by line."""
-    return where.unit == "line" and not where.file.endswith((*COMPRESSED_SUFFIXES, ".txt"))
+    return location.unit == "line" and not location.file.endswith((*COMPRESSED_SUFFIXES, ".txt"))
 
 
-def name_output(where: RowLocation, word: str) -> str:
+def name_output(location: RowLocation, word: str) -> str:
     """The name of a new file beside the old one: `train.kept.jsonl`."""
-    return f"{where.file.raw().removesuffix('.jsonl')}.{word}.jsonl"
+    return f"{location.file.raw().removesuffix('.jsonl')}.{word}.jsonl"
 
 
 def build_fit_filter(formats: str) -> str | None:

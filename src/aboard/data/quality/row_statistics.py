@@ -113,7 +113,7 @@ def _add_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, A
 
 def count_rows(
     items: Iterable[CheckedRow],
-    terms: EncodingSettings,
+    settings: EncodingSettings,
     inspectors: Sequence[RowInspector],
     *,
     prints: bool = True,
@@ -130,7 +130,7 @@ def count_rows(
     for item in every:
         tokens = item.encoded if isinstance(item.encoded, EncodedRow) else None
         for inspect in inspectors:
-            for name, note in inspect(item, terms):
+            for name, note in inspect(item, settings):
                 examples[name].append(ExampleRow(where=item.where, note=note, encoded=tokens))
         if isinstance(item.row, DataRow) and tokens is not None:
             encoded[item.row.kind].append(tokens)
@@ -149,11 +149,11 @@ def count_rows(
     )
 
 
-def _measure_row(item: CheckedRow) -> LongestRow | None:
-    if isinstance(item.encoded, EncodedRow):
-        return LongestRow(length=len(item.encoded.ids), where=item.where)
-    if item.encoded is None and isinstance(item.row, DataRow):
-        return LongestRow(length=item.characters, where=item.where)
+def _measure_row(checked: CheckedRow) -> LongestRow | None:
+    if isinstance(checked.encoded, EncodedRow):
+        return LongestRow(length=len(checked.encoded.ids), where=checked.where)
+    if checked.encoded is None and isinstance(checked.row, DataRow):
+        return LongestRow(length=checked.characters, where=checked.where)
     return None
 
 

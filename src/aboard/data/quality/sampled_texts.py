@@ -114,7 +114,7 @@ class SampledTexts:
 
 def build_texts(evidence: DataEvidence) -> SampledTexts:
     return SampledTexts(
-        rows=tuple(sorted(evidence.tally.sample.rows, key=lambda row: (row.where.file, row.where.line)))
+        rows=tuple(sorted(evidence.statistics.sample.rows, key=lambda row: (row.where.file, row.where.line)))
     )
 
 
@@ -190,7 +190,7 @@ def _build_finding(evidence: DataEvidence, texts: SampledTexts, sign: RowSign, s
     examples = ", ".join(
         f"{row.where} ('{escape_text(row.prompt if sign.show_prompt else row.answer, _SHOWN)}')" for row in shown
     )
-    sampled = len(texts.rows) < evidence.tally.rows - evidence.tally.broken
+    sampled = len(texts.rows) < evidence.statistics.rows - evidence.statistics.broken
     return sign.diagnosis.finding(
         severity=severity,
         nodes=(),
@@ -206,14 +206,14 @@ def _build_finding(evidence: DataEvidence, texts: SampledTexts, sign: RowSign, s
     )
 
 
-def _build_repair_fix(evidence: DataEvidence, sign: RowSign, where: RowLocation) -> Fix:
+def _build_repair_fix(evidence: DataEvidence, sign: RowSign, location: RowLocation) -> Fix:
     """Removes rows, or swaps their columns, where a command can."""
     answered, swap = build_answer_filter(evidence.format), build_swap_filter(evidence.format)
-    if not has_json_lines(where):
+    if not has_json_lines(location):
         return NO_FIX
     if sign.repair == "keep" and answered and len(sign.rows) < sign.total:
         keep = f"fromjson? | objects | select({answered})"
-        return sign.diagnosis.fix("keep", filter=keep, file=where.file, kept=name_output(where, "kept"))
+        return sign.diagnosis.fix("keep", filter=keep, file=location.file, kept=name_output(location, "kept"))
     if sign.repair == "swap" and swap and len(sign.rows) > sign.total / 2:
-        return sign.diagnosis.fix("swap", filter=swap, file=where.file, kept=name_output(where, "swapped"))
+        return sign.diagnosis.fix("swap", filter=swap, file=location.file, kept=name_output(location, "swapped"))
     return NO_FIX

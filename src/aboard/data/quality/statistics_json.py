@@ -28,30 +28,30 @@ def make_numbered_location(origin: int, line: int) -> RowLocation:
     return RowLocation(file=Untrusted(f"{origin:010d}"), line=line)
 
 
-def encode_statistics(tally: DataStatistics, origin: int | None = None) -> dict[str, Any]:
+def encode_statistics(statistics: DataStatistics, origin: int | None = None) -> dict[str, Any]:
     """The statistics as JSON: of one origin's rows, or of rows with numbered locations."""
 
-    def place(where: RowLocation) -> list[int]:
-        return [int(where.file.raw()) if origin is None else origin, where.line]
+    def place(location: RowLocation) -> list[int]:
+        return [int(location.file.raw()) if origin is None else origin, location.line]
 
     return {
-        "rows": tally.rows,
-        "broken": tally.broken,
-        "kinds": dict(sorted(tally.kinds.items())),
+        "rows": statistics.rows,
+        "broken": statistics.broken,
+        "kinds": dict(sorted(statistics.kinds.items())),
         "signs": {
             name: {
                 "count": flagged.count,
                 "examples": [_encode_example(each, place(each.where)) for each in flagged.examples],
             }
-            for name, flagged in sorted(tally.signs.items())
+            for name, flagged in sorted(statistics.signs.items())
         },
-        "characters": _encode_lengths(tally.characters),
-        "by_kind": {kind: _encode_lengths(each) for kind, each in sorted(tally.by_kind.items())},
-        "supervised": tally.supervised,
-        "sample": [[place(each.where), *_list_sampled_texts(each)] for each in tally.sample.rows],
+        "characters": _encode_lengths(statistics.characters),
+        "by_kind": {kind: _encode_lengths(each) for kind, each in sorted(statistics.by_kind.items())},
+        "supervised": statistics.supervised,
+        "sample": [[place(each.where), *_list_sampled_texts(each)] for each in statistics.sample.rows],
         "longest": None
-        if tally.longest is None
-        else {"length": tally.longest.length, "place": place(tally.longest.where)},
+        if statistics.longest is None
+        else {"length": statistics.longest.length, "place": place(statistics.longest.where)},
     }
 
 

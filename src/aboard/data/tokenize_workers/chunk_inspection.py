@@ -25,7 +25,7 @@ class InspectOrder:
     number: int
     chunk: Chunk
     form: RowFormat
-    terms: EncodingSettings
+    settings: EncodingSettings
     show: int = 0
     part: SplitSide | None = None
 
@@ -34,7 +34,7 @@ class InspectOrder:
 class InspectedChunk:
     """The statistics of a chunk, and its first rows."""
 
-    tally: DataStatistics
+    statistics: DataStatistics
     first_rows: tuple[CheckedRow, ...]
 
 
@@ -47,12 +47,12 @@ def inspect_chunk(
     rows = iter(rows if order.part is None else order.part.of(rows))
     while batch := list(islice(rows, _BATCH)):
         items = _encode_rows(batch, encode)
-        batch_statistics = collect_statistics(items, order.terms, earlier=statistics.sample)
+        batch_statistics = collect_statistics(items, order.settings, earlier=statistics.sample)
         statistics += batch_statistics
         whole = (item for item in items if item.broken is None)
         first_rows += islice(whole, max(0, order.show - len(first_rows)))
         on_progress(len(items), batch_statistics.characters.total)
-    return InspectedChunk(tally=statistics, first_rows=tuple(first_rows))
+    return InspectedChunk(statistics=statistics, first_rows=tuple(first_rows))
 
 
 def _encode_rows(rows: Sequence[DataRow | InvalidRow], encode: RowEncoder | None) -> list[CheckedRow]:

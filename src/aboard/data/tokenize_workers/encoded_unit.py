@@ -72,13 +72,13 @@ def write_unit(
     origin: int,
     path: Path,
     on_progress: Callable[[int, int], None],
-    terms: EncodingSettings,
+    settings: EncodingSettings,
 ) -> UnitRecord:
     """Encodes the rows into PATH.tokens, .mask and .documents; `on_progress` receives rows and tokens as they are done.
 
     Their statistics for the data check are stored with the record.
     """
-    draft = _Draft(path, vocabulary=encode.vocabulary.size, origin=origin, terms=terms)
+    draft = _Draft(path, vocabulary=encode.vocabulary.size, origin=origin, settings=settings)
     try:
         for batch in _batch_rows(rows):
             before = draft.tokens
@@ -88,7 +88,7 @@ def write_unit(
     except BaseException:
         draft.drop()
         raise
-    content = {**asdict(record), _TALLY: encode_statistics(draft.tally, origin)}
+    content = {**asdict(record), _TALLY: encode_statistics(draft.statistics, origin)}
     write_atomically(path.with_suffix(".json"), json.dumps(content, default=encode_text), sync=False)
     return record
 
@@ -131,14 +131,14 @@ class MaskWriter:
 class _Draft:
     """The files of a unit while they are written."""
 
-    def __init__(self, path: Path, *, vocabulary: int, origin: int, terms: EncodingSettings) -> None:
+    def __init__(self, path: Path, *, vocabulary: int, origin: int, settings: EncodingSettings) -> None:
         self._files = [HashedFile(path.with_suffix(ending)) for ending in _ENDINGS]
         self._mask = MaskWriter(self._files[MASK])
         self._vocabulary = vocabulary
         self._dtype = np.dtype(f"<u{choose_token_bytes(vocabulary)}")
         self._origin = origin
-        self._terms = terms
-        self.tally = DataStatistics()
+        self._settings = settings
+        self.statistics = DataStatistics()
         self._broken: Counter[str] = Counter()
         self._broken_first: list[BrokenRow] = []
         self._unit: Literal["line", "row"] = "line"
@@ -156,7 +156,7 @@ class _Draft:
                 self._note(result)
             elif isinstance(row, DataRow):
                 documents.append((result, row))
-        self.tally += collect_statistics(items, self._terms, prints=False, earlier=self.tally.sample)
+        self.statistics += collect_statistics(items, self._settings, prints=False, earlier=self.statistics.sample)
         self.rows += len(batch)
         self._unit = batch[-1].where.unit
         if documents:
@@ -191,10 +191,10 @@ class _Draft:
         why = f"token {encoded.ids.max()} is not in the tokenizer's vocabulary of {self._vocabulary}"
         return InvalidRow(where=encoded.where, code="token-unknown", why=Untrusted(why))
 
-    def _note(self, broken: InvalidRow) -> None:
-        self._broken[broken.code] += 1
+    def _note(self, invalid: InvalidRow) -> None:
+        self._broken[invalid.code] += 1
         if len(self._broken_first) < MAX_BROKEN_ROWS:
-            row = BrokenRow(origin=self._origin, line=broken.where.line, code=broken.code, why=broken.why)
+            row = BrokenRow(origin=self._origin, line=invalid.where.line, code=invalid.code, why=invalid.why)
             self._broken_first.append(row)
 
     def _write(self, pairs: Sequence[tuple[EncodedRow, DataRow]]) -> None:

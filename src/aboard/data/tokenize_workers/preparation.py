@@ -167,15 +167,15 @@ class Preparation:
             for number, group in enumerate(group_units((unit.chunk.size for unit in self._units), self._shard_bytes))
         ]
 
-    def _record_of(self, shard: AssembleOrder) -> Path:
-        return self._making / "units" / f"shard-{shard.name}.json"
+    def _record_of(self, order: AssembleOrder) -> Path:
+        return self._making / "units" / f"shard-{order.name}.json"
 
-    def _load_shard(self, shard: AssembleOrder) -> Shard | None:
+    def _load_shard(self, order: AssembleOrder) -> Shard | None:
         """A shard made by an earlier attempt, if it is unchanged."""
         try:
-            found = decode(Shard, json.loads(self._record_of(shard).read_bytes()), strict=True)
+            found = decode(Shard, json.loads(self._record_of(order).read_bytes()), strict=True)
             for file in found.files:
-                check_file_hash(shard.folder, file)
+                check_file_hash(order.folder, file)
         except (OSError, ValueError, KeyError, TypeError, AboardError):
             return None
         return found

@@ -44,9 +44,9 @@ class PreparationSchedule:
             return self._assemble.popleft()
         return self._encode.popleft() if self._encode else None
 
-    def add_unit(self, unit: EncodeOrder, record: UnitRecord) -> None:
-        self.records[unit.path] = record
-        self._ready(unit.path)
+    def add_unit(self, order: EncodeOrder, record: UnitRecord) -> None:
+        self.records[order.path] = record
+        self._ready(order.path)
 
     def add_shard(self, order: AssembleOrder, shard: Shard) -> None:
         self.shards[order.number] = shard

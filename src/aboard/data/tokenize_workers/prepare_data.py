@@ -35,7 +35,7 @@ class PreparedData:
     cached: bool
 
     @cached_property
-    def tally(self) -> DataStatistics:
+    def statistics(self) -> DataStatistics:
         """The statistics for the data check, for this encoder and sequence length; reads no row."""
         return prepared_statistics.load_statistics(self.shards, self.bins.manifest.max_length)
 
@@ -81,8 +81,8 @@ def prepare_data(
     return PreparedData(shards=shards, bins=sequences, cached=cached)
 
 
-def _verify_files(folder: Path, files: Sequence[FileEntry], prints: ContentHashCache, threads: int) -> None:
+def _verify_files(folder: Path, files: Sequence[FileEntry], cache: ContentHashCache, threads: int) -> None:
     """Verifies by hash; files unchanged since they were hashed are not read again."""
-    contents = prints.of([folder / file.name for file in files], threads=threads)
+    contents = cache.of([folder / file.name for file in files], threads=threads)
     for file, content in zip(files, contents, strict=True):
         check_file_hash(folder, file, content.sha256)

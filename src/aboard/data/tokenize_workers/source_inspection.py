@@ -49,7 +49,7 @@ class SourceInspection:
     def __init__(
         self,
         opened: Sequence[OpenedSource],
-        terms: EncodingSettings,
+        settings: EncodingSettings,
         on_progress: Callable[[InspectionProgress], None],
         *,
         show: int,
@@ -61,7 +61,7 @@ class SourceInspection:
                 chunk=chunk,
                 form=opened[at].format,
                 part=opened[at].part,
-                terms=terms,
+                settings=settings,
                 show=show if place < _PREVIEW_CHUNKS else 0,
             )
             for number, (at, place, chunk) in enumerate(chunks)
@@ -110,7 +110,7 @@ class SourceInspection:
             self._on_the_way.pop(order.number, None)
             self._looked[order.number] = answer
             self._done += order.chunk.size
-            self._rows += answer.tally.rows
+            self._rows += answer.statistics.rows
             self._fold()
         # Estimated by text: workers don't report bytes, and this is for display only.
         inside = sum(
@@ -123,6 +123,6 @@ class SourceInspection:
         """Adds up in chunk order: of two equal rows the later one is the duplicate."""
         while (inspected := self._looked.pop(self._next, None)) is not None:
             at = self._source_of[self._next]
-            self.tallies[at] += inspected.tally
+            self.tallies[at] += inspected.statistics
             self._first[at] += inspected.first_rows[: self._show - len(self._first[at])]
             self._next += 1

@@ -39,13 +39,13 @@ class ProgressCounter:
             self._on_the_way[order.path] = progress
             self._tell()
 
-    def finish_unit(self, unit: EncodeOrder, record: UnitRecord) -> None:
-        self._on_the_way.pop(unit.path, None)
-        self._add(unit, record)
+    def finish_unit(self, order: EncodeOrder, record: UnitRecord) -> None:
+        self._on_the_way.pop(order.path, None)
+        self._add(order, record)
         self._tell()
 
-    def _add(self, unit: EncodeOrder, record: UnitRecord) -> None:
-        self._bytes += unit.chunk.size
+    def _add(self, order: EncodeOrder, record: UnitRecord) -> None:
+        self._bytes += order.chunk.size
         self._rows += record.rows
         self._tokens += record.tokens
 

@@ -21,7 +21,7 @@ class TokenizerInspector:
         self.encoder = encoder
         self._specials = frozenset(encoder.vocabulary.specials.values())
 
-    def terms(self, name: str, *, max_length: int | None) -> EncodingSettings:
+    def settings(self, name: str, *, max_length: int | None) -> EncodingSettings:
         encoder = self.encoder
         names = {number: word for word, number in encoder.vocabulary.specials.items()}
         return EncodingSettings(
@@ -46,14 +46,16 @@ class TokenizerInspector:
 
 def build_encoding_settings(encode: RowEncoder) -> EncodingSettings:
     """The settings that a preparation counts with: no length limit, since shards have none."""
-    return TokenizerInspector(encode).terms("", max_length=None) if isinstance(encode, Encoder) else EncodingSettings()
+    return (
+        TokenizerInspector(encode).settings("", max_length=None) if isinstance(encode, Encoder) else EncodingSettings()
+    )
 
 
-def build_item_preview(item: CheckedRow, inspector: TokenizerInspector | None, limit: int | None) -> RowPreview:
+def build_item_preview(checked: CheckedRow, inspector: TokenizerInspector | None, limit: int | None) -> RowPreview:
     """A row's tokens, or its texts if there are none."""
-    if inspector is not None and isinstance(item.encoded, EncodedRow):
-        return inspector.build_preview(item.encoded, limit=limit)
-    texts = [f"{who}: {text}\n" for who, text in item.texts]
+    if inspector is not None and isinstance(checked.encoded, EncodedRow):
+        return inspector.build_preview(checked.encoded, limit=limit)
+    texts = [f"{who}: {text}\n" for who, text in checked.texts]
     return RowPreview(
-        where=item.where, pieces=tuple(PreviewToken(text=Untrusted(text), supervised=False) for text in texts)
+        where=checked.where, pieces=tuple(PreviewToken(text=Untrusted(text), supervised=False) for text in texts)
     )

@@ -106,7 +106,7 @@ class _OrderRunner:
 
     def __init__(self, encode: RowEncoder | None, connection: Connection) -> None:
         self._encode = encode
-        self._terms = EncodingSettings() if encode is None else build_encoding_settings(encode)
+        self._settings = EncodingSettings() if encode is None else build_encoding_settings(encode)
         self._connection = connection
 
     def answer(self, order: WorkerOrder) -> WorkerAnswer:
@@ -135,7 +135,7 @@ class _OrderRunner:
         rows = read_rows(order.chunk, order.form)
         rows = _check_unchanged(rows if order.part is None else order.part.of(rows), order)
         return write_unit(
-            rows, self._encode, origin=order.origin, path=order.path, on_progress=on_progress, terms=self._terms
+            rows, self._encode, origin=order.origin, path=order.path, on_progress=on_progress, settings=self._settings
         )
 
 

@@ -53,20 +53,25 @@ async def check_cluster(
     quick: bool = False,
     spec: RankSpec | None = None,
     transport_for: TransportFor = choose_transport,
-    watcher: CheckObserver | None = None,
+    check_observer: CheckObserver | None = None,
     dial_seconds: float = DIAL_SECONDS,
 ) -> CheckReport:
     """Probes all nodes in parallel; a slow or hostile node does not delay the others."""
-    watcher = watcher or NullCheckObserver()
-    dialer = build_dialer(watcher, transport_for, dial_seconds)
-    async with probe_cluster(cluster, subjects, dialer, quick=quick, spec=spec, watcher=watcher) as (report, _links):
+    check_observer = check_observer or NullCheckObserver()
+    dialer = build_dialer(check_observer, transport_for, dial_seconds)
+    async with probe_cluster(cluster, subjects, dialer, quick=quick, spec=spec, check_observer=check_observer) as (
+        report,
+        _links,
+    ):
         return report
 
 
 def build_dialer(
-    watcher: CheckObserver, transport_for: TransportFor = choose_transport, seconds: float = DIAL_SECONDS
+    check_observer: CheckObserver, transport_for: TransportFor = choose_transport, seconds: float = DIAL_SECONDS
 ) -> NodeDialer:
-    return NodeDialer(transport_for, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=seconds)
+    return NodeDialer(
+        transport_for, on_phase=lambda node, phase: check_observer.dialling(node.name, phase), seconds=seconds
+    )
 
 
 @asynccontextmanager
@@ -76,7 +81,7 @@ async def probe_cluster(
     dialer: NodeDialer,
     *,
     quick: bool,
-    watcher: CheckObserver,
+    check_observer: CheckObserver,
     spec: RankSpec | None = None,
     keep: bool = False,
 ) -> AsyncIterator[tuple[CheckReport, dict[str, DialResult]]]:
@@ -88,10 +93,10 @@ async def probe_cluster(
     subjects = list(_select_probes([each for each in subjects if each.applies(cluster)], quick=quick))
     probes = [probe for subject in subjects for probe in subject.probes]
     exercises = [exercise for subject in subjects for exercise in subject.multi_node_probes]
-    watcher.began(cluster, subjects)
+    check_observer.began(cluster, subjects)
     visits: dict[str, ProbedNode] = {}
     links: dict[str, DialResult] = {}
-    early = _EarlyMultiNodeProbes(cluster, subjects, watcher)
+    early = _EarlyMultiNodeProbes(cluster, subjects, check_observer)
 
     async def call(node: Node) -> None:
         visits[node.name] = probed = await probe_node(
@@ -99,9 +104,9 @@ async def probe_cluster(
             node,
             probes,
             spec=spec,
-            on_met=partial(watcher.asking, node.name),
+            on_met=partial(check_observer.asking, node.name),
             on_contact=partial(early.add_link, node),
-            on_answer=partial(watcher.answered, node.name),
+            on_answer=partial(check_observer.answered, node.name),
         )
         early.add_contact(node, probed.contact)
         if probed.dialled is not None:
@@ -109,7 +114,7 @@ async def probe_cluster(
             if not keep and not any(exercise.needs(node) for exercise in exercises):
                 # No longer needed: close it while other nodes are still starting.
                 await links.pop(node.name).link.close()
-        watcher.visited(node.name, probed.contact)
+        check_observer.visited(node.name, probed.contact)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -123,13 +128,13 @@ async def probe_cluster(
             for exercise in subject.multi_node_probes:
                 if exercise.name in early.outcomes:
                     continue
-                on_round = partial(watcher.round, subject.name)
+                on_round = partial(check_observer.round, subject.name)
                 facts = await run_multi_node_probe(
-                    exercise, facts, open_links, on_round=on_round, on_reply=watcher.replied
+                    exercise, facts, open_links, on_round=on_round, on_reply=check_observer.replied
                 )
             if exercises:
                 # For display only, while other probes continue: rules may find more once all are done.
-                watcher.judged(subject.name, subject.judge(facts), subject.untested(facts))
+                check_observer.judged(subject.name, subject.judge(facts), subject.untested(facts))
         by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
         diagnoses = tuple(diagnosis for subject in subjects for diagnosis in subject.diagnoses)
         yield CheckReport(facts=facts, by_subject=by_subject, seconds=monotonic() - began, diagnoses=diagnoses), links
@@ -140,17 +145,17 @@ async def probe_cluster(
 class _EarlyMultiNodeProbes:
     """Runs the probes that need only contacts, as soon as every node is known to be reachable or not."""
 
-    def __init__(self, cluster: Cluster, subjects: Sequence[Subject], watcher: CheckObserver) -> None:
+    def __init__(self, cluster: Cluster, subjects: Sequence[Subject], check_observer: CheckObserver) -> None:
         self.outcomes: dict[str, Any] = {}
         self._cluster = cluster
         self._exercises = [(each.name, one) for each in subjects for one in each.multi_node_probes if one.early]
-        self._watcher = watcher
+        self._check_observer = check_observer
         self._contacts: dict[str, Contact] = {}
         self._links: dict[str, AgentLink] = {}
         self._met = asyncio.Event()
 
-    def add_link(self, node: Node, dialled: DialResult, contact: Contact) -> None:
-        self._links[node.name] = dialled.link
+    def add_link(self, node: Node, result: DialResult, contact: Contact) -> None:
+        self._links[node.name] = result.link
         self.add_contact(node, contact)
 
     def add_contact(self, node: Node, contact: Contact) -> None:
@@ -165,9 +170,9 @@ class _EarlyMultiNodeProbes:
     async def run(self) -> None:
         facts = Facts(cluster=self._cluster, contacts=await self.wait_for_contacts())
         for subject, exercise in self._exercises:
-            on_round = partial(self._watcher.round, subject)
+            on_round = partial(self._check_observer.round, subject)
             facts = await run_multi_node_probe(
-                exercise, facts, self._links, on_round=on_round, on_reply=self._watcher.replied
+                exercise, facts, self._links, on_round=on_round, on_reply=self._check_observer.replied
             )
         self.outcomes |= facts.outcomes
 

@@ -117,9 +117,9 @@ async def _wait_all(*tasks: asyncio.Task[Any]) -> None:
             await asyncio.wait(tasks)
 
 
-async def _measure_clock(dialled: DialResult, on_contact: Callable[[DialResult, ReachedNode], None]) -> ReachedNode:
+async def _measure_clock(result: DialResult, on_contact: Callable[[DialResult, ReachedNode], None]) -> ReachedNode:
     """Measures the clock offset by the shortest of a few round trips, which has the least error."""
-    link = dialled.link
+    link = result.link
     best = (float("inf"), 0.0)
     for _ in range(PINGS):
         sent, sent_wall = monotonic(), time()
@@ -133,11 +133,11 @@ async def _measure_clock(dialled: DialResult, on_contact: Callable[[DialResult, 
         python=_clean_text(link.hello.get("python")),
         round_trip=best[0],
         clock_offset=best[1],
-        phases={**link.ending.phases, "agent": dialled.seconds},
-        drops=dialled.drops,
+        phases={**link.ending.phases, "agent": result.seconds},
+        drops=result.drops,
         noise=link.noise,
     )
-    on_contact(dialled, contact)
+    on_contact(result, contact)
     return contact
 
 

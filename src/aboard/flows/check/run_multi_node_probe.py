@@ -46,8 +46,8 @@ async def run_multi_node_probe(
     return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})
 
 
-def _add_token(ask: ProbeRequest, token: str) -> ProbeRequest:
-    return replace(ask, fields={**ask.fields, "token": token}) if ask.op in PEER_OPS else ask
+def _add_token(request: ProbeRequest, token: str) -> ProbeRequest:
+    return replace(request, fields={**request.fields, "token": token}) if request.op in PEER_OPS else request
 
 
 async def send_heartbeats(links: Mapping[str, AgentLink]) -> None:
@@ -62,8 +62,8 @@ async def send_heartbeats(links: Mapping[str, AgentLink]) -> None:
 async def _run_round(requests: Round, links: Mapping[str, AgentLink], on_reply: Callable[[str], None]) -> Replies:
     """Sends all requests of a round in parallel; a node without a reply is Unknown, and the others continue."""
 
-    async def ask_and_report(name: str, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
-        reply = await _ask_node(links.get(name), ask)
+    async def ask_and_report(name: str, request: ProbeRequest) -> Mapping[str, Any] | Unknown:
+        reply = await _ask_node(links.get(name), request)
         on_reply(name)
         return reply
 
@@ -71,10 +71,10 @@ async def _run_round(requests: Round, links: Mapping[str, AgentLink], on_reply: 
     return dict(zip(requests, replies, strict=True))
 
 
-async def _ask_node(link: AgentLink | None, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
+async def _ask_node(link: AgentLink | None, request: ProbeRequest) -> Mapping[str, Any] | Unknown:
     if link is None:
         return Unknown(why="the node was not reached")
     try:
-        return await link.ask(ask.op, ask.within, **ask.fields)
+        return await link.ask(request.op, request.within, **request.fields)
     except TransportError as error:
         return Unknown(why=error.seen)

@@ -47,8 +47,8 @@ class StartReporter:
             return log.read(MOST_LOG).decode("utf-8", "replace")
         return ""
 
-    def finish(self, launched: LaunchResult, code: int) -> None:
-        findings = launched.reasons if launched.outcome is None else launched.outcome.findings
+    def finish(self, result: LaunchResult, code: int) -> None:
+        findings = result.reasons if result.outcome is None else result.outcome.findings
         lines = [f"{finding.severity.word} {finding.code}: {finding.seen}\n    {finding.fix}" for finding in findings]
         self.report(code, "\n".join(lines or [f"{self._run.id} has finished"]) + "\n")
 

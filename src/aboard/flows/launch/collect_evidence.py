@@ -63,10 +63,10 @@ async def collect_follow_up(
     """Sends the follow-up queries that the first replies call for, and merges the new replies into them."""
     open_queries = {name: doubt for name, doubt in build_follow_up_queries(evidence).items() if name in sessions}
 
-    async def ask(name: str, doubt: FollowUpQuery) -> NodeAnswer:
+    async def ask(name: str, query: FollowUpQuery) -> NodeAnswer:
         before = collected.answers[name]
-        question: dict[str, Any] = {"targets": [list(target) for target in doubt.targets], "names": sorted(doubt.names)}
-        question["echoes"] = sorted(doubt.echoes)
+        question: dict[str, Any] = {"targets": [list(target) for target in query.targets], "names": sorted(query.names)}
+        question["echoes"] = sorted(query.echoes)
         more = await _ask_node(sessions[name], {"brief": True, "children": [], **question})
         return before if isinstance(more, str) else _merge_answers(before, more)
 
@@ -123,8 +123,8 @@ def _get_section(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _choose_nodes(plan: Plan, run: Run, sessions: Mapping[str, NodeSession]) -> Sequence[str]:
-    def behind(part: NodePlan) -> int:
-        children = (run.generation.children.get((part.node.name, start.child)) for start in part.starts)
+    def behind(node_plan: NodePlan) -> int:
+        children = (run.generation.children.get((node_plan.node.name, start.child)) for start in node_plan.starts)
         return min((child.phase if child is not None else Phase.WAITING for child in children), default=Phase.WAITING)
 
     connected = [part for part in plan.parts if _is_connected(sessions.get(part.node.name))]
@@ -152,9 +152,9 @@ async def _ask_node(session: NodeSession, question: Mapping[str, Any]) -> NodeAn
     return NodeAnswer(told=reply if isinstance(reply, dict) else {}, offset=offset)
 
 
-def _build_question(part: NodePlan, plan: Plan, run: Run) -> dict[str, Any]:
+def _build_question(node_plan: NodePlan, plan: Plan, run: Run) -> dict[str, Any]:
     """The run-specific query fields: working directories and, until all ranks have joined, the master address."""
-    paths = list(dict.fromkeys(start.cwd for start in part.starts if start.cwd))
+    paths = list(dict.fromkeys(start.cwd for start in node_plan.starts if start.cwd))
     question: dict[str, Any] = {"paths": paths}
     phases = run.generation.phases
     if plan.master.port != _NO_PORT and any(count and phase < Phase.GROUP for phase, count in phases.items()):

@@ -82,7 +82,7 @@ class Conductor:
         *,
         lease: Lease,
         record: Record,
-        viewer: RunObserver,
+        run_observer: RunObserver,
         fixed_port: bool = False,
         stop_on_stall: bool = False,
     ) -> None:
@@ -94,7 +94,7 @@ class Conductor:
         self._dialer = dialer
         self._lease = lease
         self._record = record
-        self._viewer = viewer
+        self._run_observer = run_observer
         self._fixed_port = fixed_port
         self._wanted_port = plan.master.port
         self._sessions: dict[str, NodeSession] = {}
@@ -180,7 +180,7 @@ class Conductor:
     async def conduct(self) -> RunOutcome:
         """Runs generations until one ends without a restart, and always leaves the nodes clean."""
         ticking = asyncio.create_task(self._tick())
-        self._viewer.began(self)
+        self._run_observer.began(self)
         try:
             number = 0
             while True:
@@ -223,15 +223,15 @@ class Conductor:
             await self._wind_down(end)
         return end
 
-    def _build_session(self, part: NodePlan, name: str) -> NodeSession:
-        node = part.node.name
+    def _build_session(self, node_plan: NodePlan, name: str) -> NodeSession:
+        node = node_plan.node.name
         return NodeSession(
-            part.node,
+            node_plan.node,
             self._dialer,
             run=name,
             key=token_hex(16),
             lease=self._lease,
-            known_children=frozenset(start.child for start in part.starts),
+            known_children=frozenset(start.child for start in node_plan.starts),
             on_event=self._take,
             on_output=self._take_piece,
             on_state=lambda state, why: self._take_state(node, state, why),
@@ -242,22 +242,22 @@ class Conductor:
         """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known."""
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        async def begin(part: NodePlan) -> None:
-            session = self._sessions[part.node.name]
+        async def begin(node_plan: NodePlan) -> None:
+            session = self._sessions[node_plan.node.name]
             try:
                 await session.begin()
-                self._begun.add(part.node.name)
+                self._begun.add(node_plan.node.name)
                 if self.plan.code:
                     await session.bring(self.plan.code)
-                if part.node.name == self.plan.master.node:
+                if node_plan.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 master_port = await asyncio.shield(port)
-                starts = _set_master_port(part.starts, master_port)
+                starts = _set_master_port(node_plan.starts, master_port)
                 await asyncio.gather(*(session.start(start, await_port=master_port) for start in starts))
             except TransportError as error:
-                if not port.done() and part.node.name == self.plan.master.node:
+                if not port.done() and node_plan.node.name == self.plan.master.node:
                     port.cancel()
-                self._report_start_failure(part, error)
+                self._report_start_failure(node_plan, error)
             except asyncio.CancelledError:
                 if not port.cancelled():
                     raise
@@ -267,14 +267,14 @@ class Conductor:
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
             self._note("port", port=port.result())
 
-    def _report_start_failure(self, part: NodePlan, error: TransportError) -> None:
+    def _report_start_failure(self, node_plan: NodePlan, error: TransportError) -> None:
         """Marks the ranks as failed if the agent refused a request, else the node as lost."""
-        node = part.node.name
+        node = node_plan.node.name
         if not isinstance(error, AgentRequestError):
             self._take_state(node, SessionState.LOST, error.seen)
             return
         why = error.seen.removeprefix(f"{node}: ")
-        for start in part.starts:
+        for start in node_plan.starts:
             self._take(Event(node=node, seq=0, at=time(), kind="failed", child=start.child, data={"why": why}))
 
     async def _wind_down(self, end: EndDecision) -> None:
@@ -337,7 +337,7 @@ class Conductor:
         self.run.apply(event)
         # A flood must not go to the screen, or to the log of a detached run, either.
         if self._record.event(event):
-            self._viewer.event(event)
+            self._run_observer.event(event)
         if event.kind == "listening":
             self._release_ranks(event)
         self._judge()
@@ -366,16 +366,16 @@ class Conductor:
             self._watch_stopped(node, child, values, at)
         self._record.samples(node, at, {"node": samples["node"], "children": samples["children"]})
 
-    def _take_piece(self, piece: OutputChunk) -> None:
-        rank = self._ranks[piece.child]
-        if is_suspicious_output(piece.data):
+    def _take_piece(self, chunk: OutputChunk) -> None:
+        rank = self._ranks[chunk.child]
+        if is_suspicious_output(chunk.data):
             self._watch.suspect(time())
-        if piece.data and piece.stream == "stderr":
+        if chunk.data and chunk.stream == "stderr":
             tail = self._tails.setdefault(rank, bytearray())
-            tail += piece.data[-TAIL_BYTES:]
+            tail += chunk.data[-TAIL_BYTES:]
             del tail[:-TAIL_BYTES]
         self._record.add_output(
-            piece.node, rank, piece.stream, piece.data, piece.at, dropped=piece.dropped, end=piece.end
+            chunk.node, rank, chunk.stream, chunk.data, chunk.at, dropped=chunk.dropped, end=chunk.end
         )
 
     def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
@@ -392,8 +392,8 @@ class Conductor:
             self._standing_verdict = finding
             self._note("verdict", findings=build_findings_document([finding] if finding is not None else []))
 
-    def _end_stuck_run(self, why: Judgement) -> None:
-        self._request_end(EndDecision(why=f"the run is stuck: {why.findings[0].code}", stuck=True))
+    def _end_stuck_run(self, judgement: Judgement) -> None:
+        self._request_end(EndDecision(why=f"the run is stuck: {judgement.findings[0].code}", stuck=True))
 
     def _record_snapshot(self, evidence: Evidence, findings: tuple[Finding, ...], *, ended: bool = False) -> None:
         """Records the snapshot behind a verdict, so that it can be judged again."""
@@ -433,7 +433,7 @@ class Conductor:
         event = Event(node=node, seq=0, at=time(), kind=kind, data=data)
         self.run.apply(event)
         self._record.event(event)
-        self._viewer.event(event)
+        self._run_observer.event(event)
 
     async def _tick(self) -> None:
         """Calls the monitor and the observer four times a second, or less often if thousands of ranks slow them."""
@@ -450,7 +450,7 @@ class Conductor:
             if began >= next_tick:
                 if not self._ending:
                     self._watch.tick(self.run, time())
-                self._viewer.tick(time())
+                self._run_observer.tick(time())
                 next_tick = began + (monotonic() - began) / OBSERVER_SHARE
 
     # -- the end -----------------------------------------------------------------------------------------

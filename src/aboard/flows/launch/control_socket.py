@@ -39,7 +39,7 @@ class _Request:
     now: bool = False
 
 
-def build_live_roster(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
+def build_live_progress(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
     """The current progress of the run."""
     return replace(
         build_run_progress(conductor.plan, conductor.run, time(), tail=tail), stall=build_stall(conductor.stall)
@@ -78,13 +78,13 @@ async def serve_control(run: RunDirectory, conductor: Conductor) -> AsyncIterato
             run.socket.unlink()
 
 
-async def watch_roster(run: RunDirectory) -> AsyncIterator[RunProgress]:
+async def watch_progress(run: RunDirectory) -> AsyncIterator[RunProgress]:
     """Yields the run's progress repeatedly until its conductor exits."""
     async for answer in _send_request(run, {"ask": "watch"}):
         yield decode(RunProgress, answer["roster"])
 
 
-async def ask_roster(run: RunDirectory) -> RunProgress:
+async def ask_progress(run: RunDirectory) -> RunProgress:
     """The run's current progress, from its conductor."""
     async for answer in _send_request(run, {"ask": "roster"}):
         return decode(RunProgress, answer["roster"])
@@ -108,10 +108,10 @@ async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
 async def _answer_request(conductor: Conductor, request: _Request) -> AsyncIterator[dict[str, Any]]:
     match request.ask:
         case "roster":
-            yield {"roster": asdict(_build_roster_with_tail(conductor))}
+            yield {"roster": asdict(_build_progress_with_tail(conductor))}
         case "watch":
             while True:
-                yield {"roster": asdict(_build_roster_with_tail(conductor))}
+                yield {"roster": asdict(_build_progress_with_tail(conductor))}
                 if conductor.run.finished:
                     return
                 await asyncio.sleep(WATCH_SECONDS)
@@ -128,10 +128,10 @@ async def _answer_request(conductor: Conductor, request: _Request) -> AsyncItera
             yield {"error": f"can't {other}"}
 
 
-def _build_roster_with_tail(conductor: Conductor) -> RunProgress:
+def _build_progress_with_tail(conductor: Conductor) -> RunProgress:
     """Includes the last lines of the rank of interest, for clients that don't see the output of all ranks."""
     interest = find_rank_of_interest(conductor.run)
-    return build_live_roster(conductor, conductor.tail(interest) if interest is not None else ())
+    return build_live_progress(conductor, conductor.tail(interest) if interest is not None else ())
 
 
 async def _send_request(run: RunDirectory, question: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:

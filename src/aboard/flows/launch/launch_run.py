@@ -83,7 +83,7 @@ class LaunchResult:
     report: CheckReport | None
     refused: tuple[Finding, ...] = ()
     outcome: RunOutcome | None = None
-    roster: RunProgress | None = None
+    progress: RunProgress | None = None
     continuation: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
 
@@ -108,9 +108,9 @@ def choose_subjects(check: str, program: Program | None) -> tuple[Subject, ...]:
     return tuple(own if subject is software.SUBJECT else subject for subject in SUBJECTS)
 
 
-async def plan_launch(spec: LaunchSpec, *, watcher: CheckObserver) -> tuple[Plan, list[Finding]]:
+async def plan_launch(spec: LaunchSpec, *, check_observer: CheckObserver) -> tuple[Plan, list[Finding]]:
     """The plan of a dry run, from the same node check, and all findings; nothing is started."""
-    async with probe_launch(spec, build_dialer(watcher), watcher) as (report, _links):
+    async with probe_launch(spec, build_dialer(check_observer), check_observer) as (report, _links):
         facts = report.facts
     plan = _build_plan(spec.request, facts, DRY_RUN)
     refused: Sequence[Finding] = ()
@@ -120,19 +120,21 @@ async def plan_launch(spec: LaunchSpec, *, watcher: CheckObserver) -> tuple[Plan
 
 
 def probe_launch(
-    spec: LaunchSpec, dialer: NodeDialer, watcher: CheckObserver, *, keep: bool = False
+    spec: LaunchSpec, dialer: NodeDialer, check_observer: CheckObserver, *, keep: bool = False
 ) -> AbstractAsyncContextManager[tuple[CheckReport, dict[str, DialResult]]]:
     """The node check of a launch; see `probe_cluster`."""
     ranks = build_rank_spec(spec)
-    return probe_cluster(spec.cluster, spec.subjects, dialer, quick=spec.quick, spec=ranks, watcher=watcher, keep=keep)
+    return probe_cluster(
+        spec.cluster, spec.subjects, dialer, quick=spec.quick, spec=ranks, check_observer=check_observer, keep=keep
+    )
 
 
 async def launch(
     spec: LaunchSpec,
     record: Record,
     *,
-    watcher: CheckObserver,
-    viewer: RunObserver,
+    check_observer: CheckObserver,
+    run_observer: RunObserver,
     on_report: Callable[[CheckReport], None] = lambda _report: None,
     on_conductor: OnConductor = lambda _conductor: None,
     dialer: NodeDialer | None = None,
@@ -142,10 +144,10 @@ async def launch(
 
     `dialer` may already be connecting.
     """
-    dialer = dialer or build_dialer(watcher, transport_for)
-    dialer.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
+    dialer = dialer or build_dialer(check_observer, transport_for)
+    dialer.on_phase = lambda node, phase: check_observer.dialling(node.name, phase)
     report = None
-    async with probe_launch(spec, dialer, watcher, keep=True) as (check_report, links):
+    async with probe_launch(spec, dialer, check_observer, keep=True) as (check_report, links):
         facts = check_report.facts
         if spec.subjects:
             report = check_report
@@ -165,7 +167,7 @@ async def launch(
             dialer,
             lease=spec.lease,
             record=record,
-            viewer=viewer,
+            run_observer=run_observer,
             fixed_port=spec.request.master_port is not None,
             stop_on_stall=spec.request.stop_on_stall,
         )
@@ -174,7 +176,7 @@ async def launch(
     finally:
         await dialer.close()
     return LaunchResult(
-        report=report, outcome=outcome, roster=build_run_progress(conductor.plan, conductor.run, time())
+        report=report, outcome=outcome, progress=build_run_progress(conductor.plan, conductor.run, time())
     )
 
 

@@ -43,8 +43,8 @@ class LaunchSession:
     async def conduct(
         self,
         *,
-        watcher: CheckObserver,
-        viewer: RunObserver,
+        check_observer: CheckObserver,
+        run_observer: RunObserver,
         encode_plan: Callable[[Plan], Any],
         dialer: NodeDialer | None = None,
         on_report: Callable[[CheckReport], None] = lambda _report: None,
@@ -70,8 +70,8 @@ class LaunchSession:
                 result = await launch(
                     self.spec,
                     record,
-                    watcher=watcher,
-                    viewer=viewer,
+                    check_observer=check_observer,
+                    run_observer=run_observer,
                     dialer=dialer,
                     on_report=on_report,
                     on_conductor=began,
@@ -108,11 +108,11 @@ class LaunchSession:
             self._watch is None
             or result.outcome is None
             or result.outcome.code != EXIT_INTERRUPTED
-            or result.roster is None
+            or result.progress is None
         ):
             return ""
-        way = result.roster.way
-        saved = way.saved if way is not None else None
+        status = result.progress.way
+        saved = status.saved if status is not None else None
         return await continue_training(self._watch, self.run, os.environ, limit=self.spec.resubmits, saved=saved)
 
 

@@ -90,30 +90,30 @@ class StallMonitor:
         if _get_code(why).startswith(LOSS):
             self._settle(why)
 
-    def _settle(self, why: Judgement | None) -> None:
+    def _settle(self, judgement: Judgement | None) -> None:
         """Reports a verdict if it is new: another cause, or other nodes or ranks."""
-        before, after = _get_reportable(self.why), _get_reportable(why)
+        before, after = _get_reportable(self.why), _get_reportable(judgement)
         if (
             before is not None
             and after is None
-            and why is not None
+            and judgement is not None
             and self.rhythm.slow
             and _get_code(self.why).startswith(SLOW)
         ):
             # Still slow: one snapshot without findings does not withdraw the verdict.
             return
-        self.why = why
+        self.why = judgement
         self._settled = time()
         if not is_same_verdict(before, after):
             self._since = time()
             self._report(after)
-        elif why is not None and after is not None and _is_lasting(after, time() - self._since):
-            self._act(why)
+        elif judgement is not None and after is not None and _is_lasting(after, time() - self._since):
+            self._act(judgement)
 
 
-def _get_reportable(why: Judgement | None) -> Finding | None:
+def _get_reportable(judgement: Judgement | None) -> Finding | None:
     """The verdict, if it is worth reporting unasked; a run that is only busy is not."""
-    first = why.findings[0] if why is not None and why.findings else None
+    first = judgement.findings[0] if judgement is not None and judgement.findings else None
     return first if first is not None and first.severity > Severity.INFO else None
 
 
@@ -121,5 +121,5 @@ def _is_lasting(finding: Finding, seconds: float) -> bool:
     return finding.severity is Severity.BLOCK and seconds >= STAYS_SECONDS
 
 
-def _get_code(why: Judgement | None) -> str:
-    return why.findings[0].code if why is not None and why.findings else ""
+def _get_code(judgement: Judgement | None) -> str:
+    return judgement.findings[0].code if judgement is not None and judgement.findings else ""

@@ -21,7 +21,7 @@ from aboard.diagnoses import Finding, Severity
 from aboard.flows.check.check_cluster import CheckReport, build_dialer
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor, RunOutcome
-from aboard.flows.launch.control_socket import build_live_roster
+from aboard.flows.launch.control_socket import build_live_progress
 from aboard.flows.launch.launch_run import LaunchSpec, probe_launch
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.record.run_directory import RunDirectory
@@ -90,7 +90,7 @@ async def _try_group(
     began = monotonic()
     observer = _TrialObserver()
     with closing(Record.open(directory, ranks=plan.world)) as record:
-        outcome = await Conductor(plan, dialer, lease=spec.lease, record=record, viewer=observer).conduct()
+        outcome = await Conductor(plan, dialer, lease=spec.lease, record=record, run_observer=observer).conduct()
     return _build_result(group, outcome, observer, monotonic() - began)
 
 
@@ -114,7 +114,7 @@ class _TrialObserver:
             return
         self.answer = has_succeeded(conductor.run, conductor.plan.world, now)
         if self.answer is False:
-            self.found = build_stuck_finding(build_live_roster(conductor))
+            self.found = build_stuck_finding(build_live_progress(conductor))
         if self.answer is not None:
             conductor.stop("the trial has seen enough")
 

@@ -13,7 +13,7 @@ from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
 from aboard.flows.slurm.job_runs import find_newest_job
-from aboard.flows.slurm.progress_relay import watch_forwarded_roster
+from aboard.flows.slurm.progress_relay import watch_forwarded_progress
 from aboard.flows.slurm.watch_job import JobOutput, watch_job
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import RunDirectory
@@ -31,7 +31,7 @@ class JobViewer(Protocol):
 
     def show(self, status: JobStatus) -> None: ...
 
-    def update(self, roster: RunProgress) -> None: ...
+    def update(self, progress: RunProgress) -> None: ...
 
     def write(self, data: bytes) -> None: ...
 
@@ -114,5 +114,5 @@ async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
 
 
 async def _relay_progress(run: str, status: JobStatus, viewer: JobViewer) -> None:
-    async for roster in watch_forwarded_roster(status, run):
-        viewer.update(roster)
+    async for progress in watch_forwarded_progress(status, run):
+        viewer.update(progress)

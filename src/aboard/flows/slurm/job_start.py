@@ -20,65 +20,67 @@ from aboard.record.slurm_job import read_slurm_job
 
 
 def check_job_start(
-    job: SlurmAllocation, command: Shell, *, detach: bool = False, resumes: bool | None = None
+    allocation: SlurmAllocation, command: Shell, *, detach: bool = False, resumes: bool | None = None
 ) -> tuple[str, ...]:
     """Notes for the user; refuses a run that would start over because Slurm requeued the job, or end at once.
 
     `resumes` says whether a training continues from its newest checkpoint; None is for other programs.
     """
     if detach and is_batch_script(os.environ):
-        seen = f"the batch script of job {job.job} would end before the run, and Slurm would end the run with it"
+        seen = f"the batch script of job {allocation.job} would end before the run, and Slurm would end the run with it"
         raise AboardError(diagnoses.DETACHED, seen)
-    notes = [_check_requeue(job, command, os.environ, resumes=resumes)]
-    idle = [node.name for node in job.nodes if node.gpus == 0]
-    if job.has_gpus and idle:
-        notes.append(f"job {job.job} has no GPUs on {fold_names(idle)}: no ranks run there")
-    notes.append(describe_node_failure(os.environ, job))
+    notes = [_check_requeue(allocation, command, os.environ, resumes=resumes)]
+    idle = [node.name for node in allocation.nodes if node.gpus == 0]
+    if allocation.has_gpus and idle:
+        notes.append(f"job {allocation.job} has no GPUs on {fold_names(idle)}: no ranks run there")
+    notes.append(describe_node_failure(os.environ, allocation))
     return tuple(note for note in notes if note)
 
 
-def check_job_size(job: SlurmAllocation, asked: SlurmSettings, command: Shell, *, ranks: int | None) -> tuple[str, ...]:
+def check_job_size(
+    allocation: SlurmAllocation, slurm: SlurmSettings, command: Shell, *, ranks: int | None
+) -> tuple[str, ...]:
     """A note if the job has more nodes than cluster.slurm asks for; refuses fewer nodes, or fewer GPUs on one of them.
 
     A number of ranks that the user typed comes before that of GPUs.
     """
-    nodes = [node for node in job.nodes if node.gpus != 0] if job.has_gpus else list(job.nodes)
-    names, expected = [node.name for node in nodes], asked.gpus_per_node or 0
+    nodes = [node for node in allocation.nodes if node.gpus != 0] if allocation.has_gpus else list(allocation.nodes)
+    names, expected = [node.name for node in nodes], slurm.gpus_per_node or 0
     gpus = [node.gpus for node in nodes if node.gpus is not None]
-    if len(names) < asked.nodes:
-        seen = f"{asked.nodes} nodes were requested by cluster.slurm, but there are {len(names)}: {fold_names(names)}"
-        raise _build_size_error(job, asked, command, seen, nodes=len(names))
+    if len(names) < slurm.nodes:
+        seen = f"{slurm.nodes} nodes were requested by cluster.slurm, but there are {len(names)}: {fold_names(names)}"
+        raise _build_size_error(allocation, slurm, command, seen, nodes=len(names))
     if ranks is None and gpus and min(gpus) < expected:
         fewest = fold_names([node.name for node in nodes if node.gpus == min(gpus)])
         seen = (
             f"{format_count(expected, 'GPU')} per node were requested by cluster.slurm,"
             f" but the job has {min(gpus)} on {fewest}"
         )
-        raise _build_size_error(job, asked, command, seen, gpus_per_node=min(gpus) or "null")
-    if len(names) > asked.nodes:
-        asks = format_count(asked.nodes, "node")
-        return (f"job {job.job} has {len(names)} nodes, and all are used; cluster.slurm asks for {asks}",)
+        raise _build_size_error(allocation, slurm, command, seen, gpus_per_node=min(gpus) or "null")
+    if len(names) > slurm.nodes:
+        asks = format_count(slurm.nodes, "node")
+        return (f"job {allocation.job} has {len(names)} nodes, and all are used; cluster.slurm asks for {asks}",)
     return ()
 
 
 def _build_size_error(
-    job: SlurmAllocation, asked: SlurmSettings, command: Shell, seen: str, **found: int | str
+    allocation: SlurmAllocation, slurm: SlurmSettings, command: Shell, seen: str, **found: int | str
 ) -> InputError:
     ((key, count),) = found.items()
-    salloc = quote_typed_words(["salloc", "--no-kill", *list_request_options(asked)])
+    salloc = quote_typed_words(["salloc", "--no-kill", *list_request_options(slurm)])
     fix = planning.PLAN.fix("job", salloc=salloc, command=command, key=f"cluster.slurm.{key}", count=count)
-    return InputError(planning.PLAN, [Problem(where=f"Slurm job {job.job}", seen=seen, fix=fix)])
+    return InputError(planning.PLAN, [Problem(where=f"Slurm job {allocation.job}", seen=seen, fix=fix)])
 
 
 def _check_requeue(
-    job: SlurmAllocation, command: Shell, environ: Mapping[str, str], *, resumes: bool | None
+    allocation: SlurmAllocation, command: Shell, environ: Mapping[str, str], *, resumes: bool | None
 ) -> str | None:
-    if not job.restarts:
+    if not allocation.restarts:
         return None
-    again = f"Slurm requeued job {job.job}"
+    again = f"Slurm requeued job {allocation.job}"
     if resumes:
         return f"{again}: the training continues from its newest checkpoint, or from the beginning if none was saved"
-    earlier = _find_earlier_run(Runs.of(environ), job.job, command)
+    earlier = _find_earlier_run(Runs.of(environ), allocation.job, command)
     if earlier is None:
         return f"{again}, and no earlier start of this command is recorded here: it starts from the beginning"
     seen = f"{again}, and run {earlier.id} had started before: the same command would start over"

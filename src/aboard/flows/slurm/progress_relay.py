@@ -17,7 +17,7 @@ from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import encode_text
-from aboard.flows.launch.control_socket import watch_roster
+from aboard.flows.launch.control_socket import watch_progress
 from aboard.flows.slurm.watch_job import stream_step
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import RUN_ID, Runs
@@ -27,7 +27,7 @@ BETWEEN_SECONDS = 0.5
 _LONGEST_LINE = 64 * 1024 * 1024
 
 
-async def watch_forwarded_roster(status: JobStatus, run: str) -> AsyncIterator[RunProgress]:
+async def watch_forwarded_progress(status: JobStatus, run: str) -> AsyncIterator[RunProgress]:
     """Yields the run's progress from the batch host of its job, until the conductor or the job ends."""
     # -P: the files of the working directory are not modules of Aboard.
     command = [sys.executable, "-P", "-m", __name__, run]
@@ -38,9 +38,9 @@ async def watch_forwarded_roster(status: JobStatus, run: str) -> AsyncIterator[R
             return
         for line in lines[-1:]:
             with suppress(ValueError):
-                roster = try_decode(RunProgress, json.loads(line))
-                if roster is not None:
-                    yield roster
+                progress = try_decode(RunProgress, json.loads(line))
+                if progress is not None:
+                    yield progress
 
 
 async def relay_progress(run: RunDirectory) -> None:
@@ -48,10 +48,10 @@ async def relay_progress(run: RunDirectory) -> None:
     printed = None
     while printed is None:
         with suppress(AboardError):
-            async for roster in watch_roster(run):
-                if printed is None or monotonic() - printed >= BETWEEN_SECONDS or roster.finished:
+            async for progress in watch_progress(run):
+                if printed is None or monotonic() - printed >= BETWEEN_SECONDS or progress.finished:
                     printed = monotonic()
-                    sys.stdout.write(json.dumps(asdict(roster), default=encode_text) + "\n")
+                    sys.stdout.write(json.dumps(asdict(progress), default=encode_text) + "\n")
                     sys.stdout.flush()
         await asyncio.sleep(BETWEEN_SECONDS)
 

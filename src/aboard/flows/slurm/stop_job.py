@@ -17,12 +17,12 @@ CANCEL_SECONDS = 90.0
 POLL_SECONDS = 0.5
 
 
-async def stop_job_run(where: JobRun, *, now: bool) -> str:
+async def stop_job_run(job_run: JobRun, *, now: bool) -> str:
     """Stops the run, and says how."""
-    run, job = where.run.id, where.job.id
-    if where.is_elsewhere:
+    run, job = job_run.run.id, job_run.job.id
+    if job_run.is_elsewhere:
         words = ["stop", run, *(["--now"] if now else [])]
-        asked = await asyncio.to_thread(call_forwarded, where, words)
+        asked = await asyncio.to_thread(call_forwarded, job_run, words)
         if asked.returncode == 0:
             return f"{run} has stopped"
         if commands.STOP_SLOW.code in asked.stderr and not now:

@@ -48,7 +48,7 @@ _REFUSALS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchScript:
+class JobScript:
     """The text of a script, and the secrets of its command by name, which travel in the environment of sbatch."""
 
     text: str
@@ -66,7 +66,7 @@ class SubmittedRun:
 
 def format_script(
     settings: SlurmSettings, argv: Sequence[str], *, name: str, run: str | None = None, resubmits: int = 0
-) -> BatchScript:
+) -> JobScript:
     """The script that runs the typed command with this Python, in this directory."""
     allowed = list_confirmed_digests(os.environ)
     command = build_conductor_command(argv, run=run, resubmits=resubmits, allowed=allowed)
@@ -78,7 +78,7 @@ def format_script(
         exports={"XDG_STATE_HOME": state} if state.startswith("/") else {},
         secrets=tuple(command.secrets),
     )
-    return BatchScript(text=format_batch_script(settings, batch, name=name), secrets=command.secrets)
+    return JobScript(text=format_batch_script(settings, batch, name=name), secrets=command.secrets)
 
 
 async def check_submission(settings: SlurmSettings, argv: Sequence[str]) -> str | None:
@@ -152,11 +152,11 @@ def _drop_overrides(script: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in dropped}
 
 
-def _build_refusal(said: SlurmOutput, script: Path) -> AboardError:
-    text = said.stderr.strip() or said.stdout.strip()
+def _build_refusal(output: SlurmOutput, script: Path) -> AboardError:
+    text = output.stderr.strip() or output.stdout.strip()
     variant = next((variant for pattern, variant in _REFUSALS if re.search(pattern, text)), "other")
     lines = [_PREFIX.sub("", line) for line in text.splitlines()]
-    seen = Untrusted("; ".join(lines)).visible(500) or f"sbatch failed with exit code {said.code}"
+    seen = Untrusted("; ".join(lines)).visible(500) or f"sbatch failed with exit code {output.code}"
     if variant == "other":
         return AboardError(submission.SUBMIT, seen, variant, script=script)
     return AboardError(submission.SUBMIT, seen, variant)

@@ -167,12 +167,12 @@ class NodeDownload:
 class _FetchJob:
     """The files of one `fetch`: those that are still missing, and the errors of those that can't be had."""
 
-    def __init__(self, download: NodeDownload, root: str, folder: DownloadTarget) -> None:
+    def __init__(self, download: NodeDownload, root: str, target: DownloadTarget) -> None:
         self.pending: dict[str, WantedFile] = {}
         self.failed: dict[str, AboardError] = {}
         self._download = download
         self._root = root
-        self._folder = folder
+        self._target = target
         self._incoming: set[IncomingFile] = set()
 
     async def run(self, fetcher: FileFetcher) -> None:
@@ -190,7 +190,7 @@ class _FetchJob:
 
     async def _list_pieces(self) -> AsyncIterator[FilePiece]:
         for file in list(self.pending.values()):
-            incoming = await run_locally(self._folder.path, self._folder.receive, file)
+            incoming = await run_locally(self._target.path, self._target.receive, file)
             self._incoming.add(incoming)
             self._download.done += incoming.start
             at = incoming.start
@@ -209,13 +209,13 @@ class _FetchJob:
         elif len(data) < piece.bytes:
             self._fail(incoming, self._build_error(incoming, "became shorter while it was read"))
         else:
-            await run_locally(self._folder.path, incoming.write, piece.at, data)
+            await run_locally(self._target.path, incoming.write, piece.at, data)
             self._download.count_received(len(data))
             if piece.at + piece.bytes == incoming.file.bytes:
                 await self._finish(incoming)
 
     async def _finish(self, incoming: IncomingFile) -> None:
-        digest = await run_locally(self._folder.path, incoming.publish)
+        digest = await run_locally(self._target.path, incoming.publish)
         self._incoming.discard(incoming)
         if digest == incoming.file.sha256:
             del self.pending[incoming.file.name]
@@ -260,12 +260,12 @@ def _has_size(path: Path, size: int) -> bool:
         return False
 
 
-def _require_room(folder: DownloadTarget, files: Iterable[WantedFile | RemoteEntry]) -> None:
+def _require_room(target: DownloadTarget, files: Iterable[WantedFile | RemoteEntry]) -> None:
     needed = sum(file.bytes for file in files) + SPARE
-    free = folder.count_free_bytes()
+    free = target.count_free_bytes()
     if needed > SPARE and needed > free:
-        seen = f"{format_size(needed)} is needed in {folder.path}, but only {format_size(free)} is free"
-        raise AboardError(file_fetch.TARGET, seen, "no-room", folder=folder.path)
+        seen = f"{format_size(needed)} is needed in {target.path}, but only {format_size(free)} is free"
+        raise AboardError(file_fetch.TARGET, seen, "no-room", folder=target.path)
 
 
 def _leave_out_git(tree: RemoteTree) -> tuple[RemoteTree, list[str]]:

@@ -71,7 +71,7 @@ class TrainingDatasets:
 
 
 def prepare_training_data(
-    settings: TrainSettings,
+    config: TrainSettings,
     tokenizer: str,
     cache: Path,
     *,
@@ -79,37 +79,37 @@ def prepare_training_data(
     on_progress: Callable[[TokenizeProgress], None] = lambda _far: None,
 ) -> TrainingDatasets:
     """Reads rows once, on all cores, and again only when their files change; the data check always runs."""
-    check_request = _build_check_request(settings, tokenizer, template)
+    check_request = _build_check_request(config, tokenizer, template)
     # Fails early, before the slow preparation.
     check_allowed_codes(check_request.allow)
-    mix_shares = _compute_shares(settings.data.sources)
+    mix_shares = _compute_shares(config.data.sources)
     encoder = Encoder(
         tokenizer,
         template=template,
         loss_on=check_request.loss_on,
-        trust_remote_code=settings.settings["trust_remote_code"],
+        trust_remote_code=config.settings["trust_remote_code"],
     )
 
-    def prepare_files(files: tuple[str, ...], part: SplitSide | None) -> PreparedSources:
+    def prepare_files(files: tuple[str, ...], side: SplitSide | None) -> PreparedSources:
         opened = [open_source(path, check_request) for path in files]
-        sources = [PreparationSource(form=each.format, chunks=tuple(each.chunks), part=part) for each in opened]
-        packing: Packing = "packed" if settings.packing else "padded"
+        sources = [PreparationSource(form=each.format, chunks=tuple(each.chunks), part=side) for each in opened]
+        packing: Packing = "packed" if config.packing else "padded"
         datasets = prepare_data(
-            sources, encoder, cache, max_length=settings.max_length, packing=packing, progress=on_progress
+            sources, encoder, cache, max_length=config.max_length, packing=packing, progress=on_progress
         )
         return PreparedSources(sources=sources, prepared=datasets)
 
-    trained, held = split_sides(settings.data.validation_share)
-    data = [prepare_files(source.files, trained) for source in settings.data.sources]
+    trained, held = split_sides(config.data.validation_share)
+    data = [prepare_files(source.files, trained) for source in config.data.sources]
     validation = None
-    if settings.data.has_validation:
-        validation = prepare_files(settings.data.validation if held is None else settings.data.files, held)
+    if config.data.has_validation:
+        validation = prepare_files(config.data.validation if held is None else config.data.files, held)
     if held is not None and validation is not None:
         rows = sum(each.prepared.shards.manifest.documents for each in data)
         require_share(held.share, held=len(validation.prepared.bins), trained=rows)
     datasets = tuple(
         replace(_describe_dataset(source.name, each.prepared), weight=source.weight, share=mix_shares.get(source.name))
-        for source, each in zip(settings.data.sources, data, strict=True)
+        for source, each in zip(config.data.sources, data, strict=True)
     )
     return TrainingDatasets(
         data=datasets,
@@ -146,17 +146,17 @@ def _describe_dataset(name: str, prepared: PreparedData) -> PreparedDataset:
     )
 
 
-def _build_check_request(settings: TrainSettings, tokenizer: str, template: str | None) -> DataCheckRequest:
+def _build_check_request(config: TrainSettings, tokenizer: str, template: str | None) -> DataCheckRequest:
     return DataCheckRequest(
-        files=settings.data.files,
-        command=shlex.join(["aboard", "data", settings.source]),
-        format=settings.data.format,
-        text_column=settings.data.text_column,
+        files=config.data.files,
+        command=shlex.join(["aboard", "data", config.source]),
+        format=config.data.format,
+        text_column=config.data.text_column,
         tokenizer=tokenizer,
         template=template,
-        max_length=settings.max_length,
-        loss_on=cast("LossOn", settings.data.loss_on or "answers"),  # validated by pydantic
-        validation=settings.data.validation,
-        validation_share=settings.data.validation_share,
-        allow=settings.data.allow,
+        max_length=config.max_length,
+        loss_on=cast("LossOn", config.data.loss_on or "answers"),  # validated by pydantic
+        validation=config.data.validation,
+        validation_share=config.data.validation_share,
+        allow=config.data.allow,
     )

@@ -5,14 +5,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
 from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.config.input_files import FoundFile, read_text
 from aboard.config.slurm_allocation import read_allocation
+from aboard.config.this_machine import locate_on_nodes
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
@@ -20,16 +23,19 @@ from aboard.diagnoses import AboardError, Finding, Shell, format_shell
 from aboard.diagnoses.usage import configuration
 from aboard.flows.launch.launch_run import LaunchSpec
 from aboard.flows.sync.download import OnDownload
-from aboard.flows.sync.sync_files import SyncResult, UploadProgress
-from aboard.flows.train.fetch_model import fetch_model, read_model_facts
+from aboard.flows.sync.sync_directory import SyncDirectory, build_sync_directory
+from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.flows.sync.sync_sources import refuse_system_path
+from aboard.flows.train.fetch_model import CODE, CONFIG, FILES, WEIGHTS, fetch_model, read_model_facts
 from aboard.flows.train.prepare_data import TokenizeProgress, TrainingDatasets, prepare_training_data
 from aboard.flows.train.recorded_checkpoints import read_recorded_training
 from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
 from aboard.flows.train.trainer_process import TrainerProcess, estimate_memory
 from aboard.flows.train.training_payload import TrainingInputs, TrainingPayload
-from aboard.flows.train.upload_inputs import upload_inputs
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
+
+_HASHES = "fingerprints.json"
 
 
 class TrainingObserver(Protocol):
@@ -37,7 +43,7 @@ class TrainingObserver(Protocol):
 
     def say(self, label: str, text: str) -> None: ...
 
-    def report_steps(self, boarding: TrainingPreflight, findings: Sequence[Finding]) -> None: ...
+    def report_steps(self, preflight: TrainingPreflight, findings: Sequence[Finding]) -> None: ...
 
     def report_upload(self, upload: SyncResult | None) -> None: ...
 
@@ -132,7 +138,7 @@ def add_training(
 
     async def upload_files(plan: Plan, dialer: NodeDialer, folders: Sequence[Path]) -> None:
         with observer.sending() as on_progress:
-            upload = await upload_inputs(plan, dialer, folders, cache=cache, on_progress=on_progress)
+            upload = await _upload_inputs(plan, dialer, folders, cache=cache, on_progress=on_progress)
         observer.report_upload(upload)
 
     async def share_parts(plan: Plan, dialer: NodeDialer, training: Training) -> None:
@@ -171,3 +177,31 @@ def build_resume_command(command: Shell, config: TrainSettings) -> Shell:
     if config.settings["resume"] == "auto":
         return command
     return format_shell("{command:shell} --set train.resume=auto", command=command)
+
+
+async def _upload_inputs(
+    plan: Plan,
+    dialer: NodeDialer,
+    folders: Sequence[Path],
+    *,
+    cache: Path,
+    on_progress: Callable[[UploadProgress], None],
+) -> SyncResult | None:
+    """Uploads to every node but this machine; None if there is no other."""
+    nodes = [part.node for part in plan.parts if part.node.transport is not TransportKind.LOCAL]
+    if not nodes:
+        return None
+    directories = [await asyncio.to_thread(_build_upload, folder, cache) for folder in folders]
+    return await sync_files(nodes, directories, dialer, on_progress=on_progress)
+
+
+def _build_upload(folder: Path, cache: Path) -> SyncDirectory:
+    refuse_system_path(folder)
+    directory = replace(build_sync_directory(folder, hashes=cache / _HASHES, to=locate_on_nodes(folder)), peers=True)
+    if not (folder / CONFIG).is_file():
+        return directory
+    # A model's directory may contain the same weights in other formats, and unrelated files.
+    needed_files = tuple(
+        file for file in directory.files if any(fnmatch(file.name, form) for form in (*FILES, WEIGHTS, CODE))
+    )
+    return replace(directory, files=needed_files)

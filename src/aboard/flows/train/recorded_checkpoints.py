@@ -49,7 +49,7 @@ class RecordedTraining:
 
 
 def read_recorded_training(
-    runs: Iterable[RunDirectory], output_dir: str, job: SlurmAllocation | None
+    runs: Iterable[RunDirectory], output_dir: str, allocation: SlurmAllocation | None
 ) -> RecordedTraining:
     """Reads the newest of these runs that saved into the directory, as it is spelled in their plans.
 
@@ -64,12 +64,12 @@ def read_recorded_training(
             continue
         plan = parse_recorded_plan(document, run.id)
         if plan is not None:
-            plans.append(_reassign_nodes(plan, job))
+            plans.append(_reassign_nodes(plan, allocation))
         for name, found in collect_saved_parts(read_events(run.events)).items():
             checkpoints.setdefault(name, found)
     return RecordedTraining(plans=tuple(plans), checkpoints=checkpoints)
 
 
-def _reassign_nodes(plan: Plan, job: SlurmAllocation | None) -> Plan:
-    nodes = reassign_recorded_nodes([part.node for part in plan.parts], job)
+def _reassign_nodes(plan: Plan, allocation: SlurmAllocation | None) -> Plan:
+    nodes = reassign_recorded_nodes([part.node for part in plan.parts], allocation)
     return replace(plan, parts=tuple(replace(part, node=node) for part, node in zip(plan.parts, nodes, strict=True)))

@@ -198,9 +198,12 @@ def add_rank_env(plan: Plan, env: Mapping[str, str]) -> Plan:
     return replace(plan, parts=tuple(replace(part, starts=tuple(map(add, part.starts))) for part in plan.parts))
 
 
-def _build_data_part(part: PreparedDataset) -> DataPart:
+def _build_data_part(dataset: PreparedDataset) -> DataPart:
     return DataPart(
-        name=part.name, shards=locate_on_nodes(part.shards), bins=locate_on_nodes(part.bins), weight=part.weight
+        name=dataset.name,
+        shards=locate_on_nodes(dataset.shards),
+        bins=locate_on_nodes(dataset.bins),
+        weight=dataset.weight,
     )
 
 

@@ -47,13 +47,13 @@ class HostKeyPinning:
     """Pins keys on the head, each once."""
 
     def __init__(
-        self, head: HomeFiles, logins: NodeLogins, access: Access, file: FingerprintFile | None, watcher: TrustObserver
+        self, head: HomeFiles, logins: NodeLogins, access: Access, file: FingerprintFile | None, observer: TrustObserver
     ) -> None:
         self._head = head
         self._logins = logins
         self._access = access
         self._file = file
-        self._watcher = watcher
+        self._observer = observer
         self.pinned: list[NewHostKey] = []
         self.findings: dict[str, Finding] = {}
 
@@ -131,7 +131,7 @@ class HostKeyPinning:
         if not self._access.terminal:
             seen = f"{format_count(len(new), 'host key')} not seen before, and there is no terminal to confirm them on"
             raise AboardError(trust.CONFIRM, seen, typed=self._access.typed)
-        if not self._watcher.confirm_host_keys(new):
+        if not self._observer.confirm_host_keys(new):
             raise AboardError(trust.DECLINED, "the host keys were not confirmed")
 
 

@@ -60,10 +60,10 @@ class MeshKeys:
     host: PublicKey
 
 
-async def connect_mesh(nodes: Sequence[MeshNode], watcher: TrustObserver) -> MeshReport:
+async def connect_mesh(nodes: Sequence[MeshNode], observer: TrustObserver) -> MeshReport:
     """Exchanges the nodes' public keys and host keys, then logs in from each node to the others."""
     findings: list[Finding] = []
-    watcher.begin_phase("collecting the nodes' public keys")
+    observer.begin_phase("collecting the nodes' public keys")
     created: set[str] = set()
 
     async def attempt(each: MeshNode, work: Awaitable[T]) -> T | None:
@@ -76,9 +76,9 @@ async def connect_mesh(nodes: Sequence[MeshNode], watcher: TrustObserver) -> Mes
     collected = await asyncio.gather(*(attempt(each, _collect_keys(each, created)) for each in nodes))
     keys = {each.node.name: found for each, found in zip(nodes, collected, strict=True) if found is not None}
     joined = [each for each in nodes if each.node.name in keys]
-    watcher.begin_phase("exchanging keys between the nodes")
+    observer.begin_phase("exchanging keys between the nodes")
     changed = await asyncio.gather(*(attempt(each, _add_keys(each, joined, keys, findings)) for each in joined))
-    watcher.begin_phase("logging in between the nodes")
+    observer.begin_phase("logging in between the nodes")
     results = await asyncio.gather(*(_try_logins(index, joined) for index in range(len(joined))))
     findings += [finding for _, found in results for finding in found]
     tested = [list_peers(index, len(joined)) for index in range(len(joined))]

@@ -71,7 +71,7 @@ class NodeLogins:
         self._shells.append(shell)
         return shell
 
-    async def open_any(self, node: Node, access: Access, watcher: TrustObserver) -> NodeShell:
+    async def open_any(self, node: Node, access: Access, observer: TrustObserver) -> NodeShell:
         """A shell by the user's own ssh, else by the admin key, else by a password."""
         for identity in dict.fromkeys((None, access.identity)):
             try:
@@ -82,7 +82,7 @@ class NodeLogins:
                 refused = error
         if not access.terminal:
             raise refused
-        watcher.announce_password(node.name, 1, 1)
+        observer.announce_password(node.name, 1, 1)
         return await self.open(node, ask=True)
 
     async def retry(self, connect: Callable[[], Awaitable[T]]) -> T:

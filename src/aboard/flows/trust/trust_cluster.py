@@ -34,7 +34,7 @@ async def trust_cluster(
     cluster: Cluster,
     records: TrustRecords,
     access: Access,
-    watcher: TrustObserver,
+    observer: TrustObserver,
     *,
     file: FingerprintFile | None = None,
     mesh: bool = False,
@@ -59,9 +59,9 @@ async def trust_cluster(
         stack.push_async_callback(shell.close)
         logins = NodeLogins()
         stack.push_async_callback(logins.close)
-        setup = TrustSetup(nodes, records, HomeFiles(HEAD, shell, records.head()), logins, access, file, watcher)
+        setup = TrustSetup(nodes, records, HomeFiles(HEAD, shell, records.head()), logins, access, file, observer)
         await setup.run()
-        report = await connect_mesh(setup.list_mesh_nodes(), watcher) if mesh else None
+        report = await connect_mesh(setup.list_mesh_nodes(), observer) if mesh else None
         findings = [*setup.findings.values(), *(report.findings if report else ())]
         return TrustReport(
             nodes=tuple(
@@ -87,33 +87,33 @@ class TrustSetup:
         logins: NodeLogins,
         access: Access,
         file: FingerprintFile | None,
-        watcher: TrustObserver,
+        observer: TrustObserver,
     ) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._records = records
         self._head = head
         self._logins = logins
         self._access = access
-        self._watcher = watcher
+        self._observer = observer
         self._settings: dict[str, SshSettings] = {}
-        self.pinning = HostKeyPinning(head, logins, access, file, watcher)
+        self.pinning = HostKeyPinning(head, logins, access, file, observer)
         self.shells: dict[str, NodeShell] = {}
         self.findings: dict[str, Finding] = {}
         self.installed: set[str] = set()
         self.created: Path | None = None
 
     async def run(self) -> None:
-        self._watcher.begin_phase("reading ssh's settings")
+        self._observer.begin_phase("reading ssh's settings")
         await asyncio.gather(*map(self._read_settings, self._nodes.values()))
         await self._pin_jump_hosts()
-        self._watcher.begin_phase("logging in")
+        self._observer.begin_phase("logging in")
         refused = await self._log_in(self._settings)
         unknown = [name for name in refused if refused[name].reason is UnreachableReason.HOST_KEY_UNKNOWN]
         if unknown:
-            self._watcher.begin_phase("reading host keys")
+            self._observer.begin_phase("reading host keys")
             await self.pinning.pin([self._describe_host(name) for name in unknown])
             self.findings |= {name: self.pinning.findings[name] for name in unknown if name in self.pinning.findings}
-            self._watcher.begin_phase("logging in")
+            self._observer.begin_phase("logging in")
             again = await self._log_in(name for name in unknown if name not in self.findings)
             refused = {name: error for name, error in refused.items() if name not in unknown} | again
         await self._install_key([name for name in refused if refused[name].reason is UnreachableReason.KEY_REFUSED])
@@ -185,7 +185,7 @@ class TrustSetup:
         """Installs the key with whatever access there is: all at once by the admin key, one by one by password."""
         if not names:
             return
-        self._watcher.begin_phase("installing the key")
+        self._observer.begin_phase("installing the key")
         by_files: dict[tuple[Path, ...], HeadKey] = {}
         for files in dict.fromkeys(self._settings[name].identity_files for name in names):
             by_files[files] = await ensure_head_key(self._head, files)
@@ -197,7 +197,7 @@ class TrustSetup:
             left = dict.fromkeys(name for name, is_done in zip(names, done, strict=True) if not is_done)
         for number, name in enumerate(left, 1):
             if self._access.terminal:
-                self._watcher.announce_password(name, number, len(left))
+                self._observer.announce_password(name, number, len(left))
                 await self._install(name, keys[name], ask=True)
             else:
                 self._refuse(name, "the node accepts none of this machine's keys")

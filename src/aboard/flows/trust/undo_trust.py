@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 async def undo_trust(
-    nodes: Sequence[Node] | None, records: TrustRecords, access: Access, watcher: TrustObserver
+    nodes: Sequence[Node] | None, records: TrustRecords, access: Access, observer: TrustObserver
 ) -> UndoReport:
     """Undoes the changes on these nodes, None for all that are recorded; one that fails stays recorded."""
     began = monotonic()
@@ -40,16 +40,16 @@ async def undo_trust(
             node = record.machine.node
             try:
                 async with turns:
-                    return HomeFiles(node.name, await logins.open_any(node, access, watcher), record)
+                    return HomeFiles(node.name, await logins.open_any(node, access, observer), record)
             except Unreachable as error:
                 refused = error.reason is UnreachableReason.KEY_REFUSED
                 finding = explain_refusal(node, access, error.seen) if refused else explain_failure(node, error)
                 findings.append(finding)
                 return None
 
-        watcher.begin_phase("logging in")
+        observer.begin_phase("logging in")
         homes = [files for files in await asyncio.gather(*map(log_in, todo)) if files is not None]
-        watcher.begin_phase("restoring the nodes' files")
+        observer.begin_phase("restoring the nodes' files")
         undone = await undo_homes(homes, findings)
         head = await _undo_head(records, findings)
     return UndoReport(nodes=tuple(sorted(undone)), head=head, findings=tuple(findings), seconds=monotonic() - began)

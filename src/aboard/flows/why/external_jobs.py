@@ -127,13 +127,13 @@ class _ExternalJobInspector:
                 replies[name] = answer
         return replies
 
-    def _build_queries(self, world: ExternalJob, evidence: Evidence) -> dict[str, Mapping[str, Any]]:
+    def _build_queries(self, job: ExternalJob, evidence: Evidence) -> dict[str, Mapping[str, Any]]:
         """Queries for the same processes again, with the follow-up queries for each node."""
         follow_ups = build_follow_up_queries(evidence)
         questions: dict[str, Mapping[str, Any]] = {}
-        for name in world.nodes:
-            fields: dict[str, Any] = {"pids": [int(pid) for pid in world.pids(name)]}
-            fields["ras"] = name in world.nodes[-RAS_NODES:]
+        for name in job.nodes:
+            fields: dict[str, Any] = {"pids": [int(pid) for pid in job.pids(name)]}
+            fields["ras"] = name in job.nodes[-RAS_NODES:]
             if name in follow_ups:
                 fields["targets"] = [list(target) for target in sorted(follow_ups[name].targets)]
                 fields["names"] = sorted(follow_ups[name].names)
@@ -141,31 +141,31 @@ class _ExternalJobInspector:
             questions[name] = fields
         return questions
 
-    def _drop_exited(self, world: ExternalJob, answers: Mapping[str, Mapping[str, Any]]) -> ExternalJob:
+    def _drop_exited(self, job: ExternalJob, answers: Mapping[str, Mapping[str, Any]]) -> ExternalJob:
         """The job without the processes that have exited since the last snapshot."""
         for name, answer in answers.items():
             processes = decode_external_processes(answer.get("found"), 0.0)
-            world = world.without(name, {each.pid for each in processes if each.why})
-        if not world.ranks:
+            job = job.without(name, {each.pid for each in processes if each.why})
+        if not job.ranks:
             raise AboardError(
                 commands.WHY_NO_TRAINING, "all processes of the job exited during the inspection", "ended"
             )
-        return world
+        return job
 
     def _decode_snapshots(
-        self, world: ExternalJob, answers: Mapping[str, Mapping[str, Any]], before: Mapping[str, NodeSnapshot]
+        self, job: ExternalJob, answers: Mapping[str, Mapping[str, Any]], before: Mapping[str, NodeSnapshot]
     ) -> dict[str, NodeSnapshot]:
         snapshots = dict(before)
-        for name in world.nodes:
+        for name in job.nodes:
             if name in answers:
-                snapshot = decode_node_snapshot(answers[name], world.pids(name), self._offsets[name])
+                snapshot = decode_node_snapshot(answers[name], job.pids(name), self._offsets[name])
                 old = before.get(name, snapshot)
                 dials, names = {**old.dials, **snapshot.dials}, {**old.names, **snapshot.names}
                 snapshots[name] = replace(snapshot, dials=dials, names=names, echoes=snapshot.echoes or old.echoes)
         return snapshots
 
-    def _build_evidence(self, world: ExternalJob, snapshots: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
-        return build_external_evidence(world, self._nodes, snapshots, unheard=self._unheard, now=time(), quiet=quiet)
+    def _build_evidence(self, job: ExternalJob, snapshots: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
+        return build_external_evidence(job, self._nodes, snapshots, unheard=self._unheard, now=time(), quiet=quiet)
 
 
 def _drop_own_runs(processes: dict[str, tuple[ExternalJobProcess, ...]]) -> dict[str, tuple[ExternalJobProcess, ...]]:

@@ -29,9 +29,9 @@ _GENERAL = (death.RAISED.code, death.EXITED.code, death.KILLED.code)
 def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
     folded = Run.replay(recorded.run, recorded.events)
     over = folded.finished is not None or folded.generation.ending is not None
-    standing = _find_current_snapshot(recorded)
-    if standing is not None and not over:
-        return _build_replay(recorded, _judge_snapshot(recorded, standing), standing.findings, standing.version)
+    snapshot = _find_current_snapshot(recorded)
+    if snapshot is not None and not over:
+        return _build_replay(recorded, _judge_snapshot(recorded, snapshot), snapshot.findings, snapshot.version)
     stall, ruled_out = _rejudge_stall(recorded)
     unhurt = _is_unhurt(recorded, folded) if over else stall is not None
     evidence = _build_end_evidence(recorded, folded) if recorded.plan is not None else None
@@ -152,12 +152,16 @@ def _judge_log_lines(lines: Iterable[RecordedLogLine]) -> list[Finding]:
     return judge_log(reader.reading())
 
 
-def _build_replay(recorded: RecordedRun, why: Judgement, then: tuple[Finding, ...], version: str) -> ReplayedJudgement:
+def _build_replay(
+    recorded: RecordedRun, judgement: Judgement, then: tuple[Finding, ...], version: str
+) -> ReplayedJudgement:
     """Escapes all text: a terminal shows it, and some comes from whoever packed the bundle."""
     cleaned = replace(
-        why,
-        findings=tuple(map(_clean_finding, why.findings)),
-        ruled_out=tuple(RuledOut(what=_clean_text(each.what), why=_clean_text(each.why)) for each in why.ruled_out),
+        judgement,
+        findings=tuple(map(_clean_finding, judgement.findings)),
+        ruled_out=tuple(
+            RuledOut(what=_clean_text(each.what), why=_clean_text(each.why)) for each in judgement.ruled_out
+        ),
     )
     return ReplayedJudgement(
         run=escape_text(recorded.run), why=cleaned, then=tuple(map(_clean_finding, then)), version=escape_text(version)

@@ -89,8 +89,8 @@ def list_active_faults(box: Sandbox) -> dict[str, list[Fault]]:
     return {name: [_build_fault(entry) for entry in entries] for name, entries in found.items() if entries}
 
 
-def _build_fault(entry: FaultRecord) -> Fault:
-    return find_fault_class(entry.name)(**entry.fields)
+def _build_fault(record: FaultRecord) -> Fault:
+    return find_fault_class(record.name)(**record.fields)
 
 
 def _list_in_force(box: Sandbox, name: str, entries: list[FaultRecord]) -> list[FaultRecord]:

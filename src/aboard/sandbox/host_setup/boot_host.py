@@ -51,9 +51,9 @@ class SshKeys:
     hosts: dict[str, tuple[str, str]]
 
 
-def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
+def boot_host(host: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
     """Turns this process, the first one in new namespaces with its NICs attached, into a host."""
-    disk = blueprint.disks / place.name
+    disk = blueprint.disks / host.name
     first_boot = not any((disk / "upper").iterdir())
     try:
         if blueprint.layout.containers and first_boot:
@@ -65,26 +65,26 @@ def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> No
             shared[system_files.CREW_HOME] = blueprint.disks / "home"
         if blueprint.environment is not None:
             shared[image_files.ENVIRONMENT] = blueprint.environment
-        if blueprint.layout.bare and place.name != HEAD:
+        if blueprint.layout.bare and host.name != HEAD:
             if first_boot:
                 root_filesystem.hide_trees(disk, blueprint.trees, kept=blueprint.images)
             root_filesystem.enter_root(disk, shared=shared, trees=blueprint.images)
         else:
             root_filesystem.enter_root(disk, shared=shared, trees=blueprint.trees)
-        system_calls.set_hostname(place.name)
+        system_calls.set_hostname(host.name)
     except OSError as error:
         raise build_system_call_error("overlay", error) from error
-    run_ip_batch(blueprint.programs.ip, network_commands.format_host_batch(place, blueprint.layout))
+    run_ip_batch(blueprint.programs.ip, network_commands.format_host_batch(host, blueprint.layout))
     if blueprint.layout.containers:
         prepare_host.mount_for_containers(blueprint.crew_id)
     if first_boot:
-        _install_host_files(place, blueprint, keys)
+        _install_host_files(host, blueprint, keys)
     Path("/run/sshd").mkdir()
     Path("/run/lock").mkdir()
     Path("/run/lock").chmod(0o1777)
     _start_sshd(blueprint.programs.sshd)
     if blueprint.layout.slurm:
-        daemons.start_daemons(place, blueprint.layout)
+        daemons.start_daemons(host, blueprint.layout)
 
 
 def run_ip_batch(ip: str, batch: str) -> None:
@@ -99,9 +99,9 @@ def run_ip_batch(ip: str, batch: str) -> None:
         raise SandboxError(sandbox.NETWORK, f"ip: {seen}")
 
 
-def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
+def _install_host_files(host: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
     crew_id, home, layout = blueprint.crew_id, system_files.CREW_HOME, blueprint.layout
-    _write_file("/etc/hostname", f"{place.name}\n")
+    _write_file("/etc/hostname", f"{host.name}\n")
     _write_file("/etc/hosts", system_files.format_hosts_file(blueprint.layout))
     _write_file("/etc/machine-id", f"{uuid.uuid4().hex}\n")
     # No name server: an unknown name fails at once instead of after a timeout.
@@ -112,7 +112,7 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     for old in (*Path("/etc/ssh").glob("ssh_host_*"), *Path("/etc/ssh/sshd_config.d").glob("*.conf")):
         old.unlink()
     Path("/etc/ssh/sshd_config.d").mkdir(exist_ok=True)
-    private, public = keys.hosts[place.name]
+    private, public = keys.hosts[host.name]
     _write_file("/etc/ssh/ssh_host_ed25519_key", private, mode=0o600)
     _write_file("/etc/ssh/ssh_host_ed25519_key.pub", f"{public}\n")
     _write_file("/etc/ssh/sshd_config", system_files.SSHD_CONFIG)
@@ -128,13 +128,13 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     root_filesystem.make_empty_directory(Path("/private"), mode=0o755, owner=(crew_id, crew_id))
     if not layout.shared_home:
         root_filesystem.make_empty_directory(home, mode=0o700, owner=(crew_id, crew_id))
-    if not layout.shared_home or place.name == HEAD:
+    if not layout.shared_home or host.name == HEAD:
         root_filesystem.make_empty_directory(home / ".ssh", mode=0o700, owner=(crew_id, crew_id))
         _write_file(home / ".bashrc", "", owner=crew_id)
         _write_file(home / ".ssh/authorized_keys", f"{keys.crew[1]}\n", owner=crew_id, mode=0o600)
-    if place.name == HEAD:
+    if host.name == HEAD:
         _install_head_files(blueprint, keys)
-    if place.name == HEAD or layout.slurm:
+    if host.name == HEAD or layout.slurm:
         # Slurm starts batch scripts on nodes, and they run `aboard` as on the head.
         _write_file("/usr/local/bin/aboard", blueprint.shim, mode=0o755)
     if layout.slurm:
@@ -143,7 +143,7 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     if layout.containers:
         # Bare nodes lack the other trees.
         trees = blueprint.images if layout.bare else blueprint.trees
-        image_store = not layout.shared_home or place.name == HEAD
+        image_store = not layout.shared_home or host.name == HEAD
         prepare_host.install_containers(crew_id, trees, blueprint.environment, image_store=image_store)
 
 

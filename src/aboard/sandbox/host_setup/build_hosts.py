@@ -147,7 +147,7 @@ def _build_in_namespace(blueprint: HostBlueprint, names: list[str]) -> None:
 class _NewHost:
     """The namespaces of a new host; its first process waits for the NICs before it boots."""
 
-    def __init__(self, place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
+    def __init__(self, host: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
         started, self._go = os.pipe()
         self.answers, answer = os.pipe()
         self._numbers, number = os.pipe()
@@ -160,7 +160,7 @@ class _NewHost:
                 if first:
                     os.write(number, str(first).encode())
                 elif os.read(started, 1):
-                    boot_host(place, blueprint, keys)
+                    boot_host(host, blueprint, keys)
                     _become_init(blueprint.programs)
             os._exit(0)
         for end in (started, answer, number):

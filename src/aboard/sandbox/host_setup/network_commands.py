@@ -33,13 +33,13 @@ def format_cable_batch(places: Iterable[tuple[HostAddress, int]]) -> str:
     )
 
 
-def format_host_batch(place: HostAddress, layout: SandboxLayout) -> str:
+def format_host_batch(host: HostAddress, layout: SandboxLayout) -> str:
     """The commands that a host runs for its NICs at boot."""
-    lines = ["link set lo up", f"addr add {place.address}/16 brd + dev eth0", "link set eth0 up"]
-    if place.fabric_address:
-        lines += [f"addr add {place.fabric_address}/16 brd + dev eth1", "link set eth1 up"]
+    lines = ["link set lo up", f"addr add {host.address}/16 brd + dev eth0", "link set eth0 up"]
+    if host.fabric_address:
+        lines += [f"addr add {host.fabric_address}/16 brd + dev eth1", "link set eth1 up"]
     if layout.nodes > _NEIGHBOURS_THAT_FIT:
-        lines += [line for peer in layout.places.values() if peer != place for line in _format_neighbours(peer)]
+        lines += [line for peer in layout.places.values() if peer != host for line in _format_neighbours(peer)]
     return _join_lines(lines)
 
 
@@ -56,15 +56,15 @@ def _format_neighbours(peer: HostAddress) -> Iterator[str]:
         yield f"neigh add {peer.fabric_address} lladdr {peer.fabric_mac} nud stale extern_learn dev eth1"
 
 
-def list_switch_ports(place: HostAddress) -> list[str]:
+def list_switch_ports(host: HostAddress) -> list[str]:
     """The switch ports of a host's cables."""
-    return [port for port, *_ in _list_interfaces(place)]
+    return [port for port, *_ in _list_interfaces(host)]
 
 
-def _list_interfaces(place: HostAddress) -> list[tuple[str, str, str, str]]:
-    interfaces = [(place.name, "eth0", "mgmt", place.mac)]
-    if place.fabric_address:
-        interfaces.append((f"{place.name}i", "eth1", "fabric", place.fabric_mac))
+def _list_interfaces(host: HostAddress) -> list[tuple[str, str, str, str]]:
+    interfaces = [(host.name, "eth0", "mgmt", host.mac)]
+    if host.fabric_address:
+        interfaces.append((f"{host.name}i", "eth1", "fabric", host.fabric_mac))
     return interfaces
 
 

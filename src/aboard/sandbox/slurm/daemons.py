@@ -39,20 +39,20 @@ def install_slurm(layout: SandboxLayout, *, secret: str) -> None:
     Path("/etc/slurm/gres.conf").write_text(config_files.format_gres_conf(layout))
 
 
-def start_daemons(place: HostAddress, layout: SandboxLayout) -> None:
+def start_daemons(host: HostAddress, layout: SandboxLayout) -> None:
     """Starts this host's daemons; each moves to the background itself."""
     munge = pwd.getpwnam(MUNGE)
     make_empty_directory(Path("/run/munge"), mode=0o755, owner=(munge.pw_uid, munge.pw_gid))
-    _start_daemon(place, "munged", user=munge)
-    if place.name == config_files.CONTROLLER:
-        _start_daemon(place, "slurmctld")
+    _start_daemon(host, "munged", user=munge)
+    if host.name == config_files.CONTROLLER:
+        _start_daemon(host, "slurmctld")
         return
     for file in config_files.list_gpu_files(layout):
         os.mknod(file, stat.S_IFCHR | 0o666, Path("/dev/null").stat().st_rdev)
-    _start_daemon(place, "slurmd")
+    _start_daemon(host, "slurmd")
 
 
-def _start_daemon(place: HostAddress, program: str, *, user: pwd.struct_passwd | None = None) -> None:
+def _start_daemon(host: HostAddress, program: str, *, user: pwd.struct_passwd | None = None) -> None:
     try:
         result = subprocess.run(
             [program],
@@ -69,9 +69,9 @@ def _start_daemon(place: HostAddress, program: str, *, user: pwd.struct_passwd |
             timeout=_START_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        raise _build_daemon_error(place, program, f"not up after {_START_TIMEOUT:.0f} s") from None
+        raise _build_daemon_error(host, program, f"not up after {_START_TIMEOUT:.0f} s") from None
     if result.returncode != 0:
-        raise _build_daemon_error(place, program, result.stderr.strip() or _read_log_tail(program, result.returncode))
+        raise _build_daemon_error(host, program, result.stderr.strip() or _read_log_tail(program, result.returncode))
 
 
 def _read_log_tail(program: str, code: int) -> str:
@@ -80,5 +80,5 @@ def _read_log_tail(program: str, code: int) -> str:
     return "\n".join([f"exit code {code}; its log ends with:", *lines[-_LOG_LINES:]])
 
 
-def _build_daemon_error(place: HostAddress, program: str, seen: str) -> SandboxError:
-    return SandboxError(sandbox.SLURM, f"{program} on {place.name}: {seen}", "daemon")
+def _build_daemon_error(host: HostAddress, program: str, seen: str) -> SandboxError:
+    return SandboxError(sandbox.SLURM, f"{program} on {host.name}: {seen}", "daemon")

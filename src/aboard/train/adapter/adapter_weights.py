@@ -23,9 +23,9 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 @torch.no_grad()
-def fill_adapter(model: PreTrainedModel, world: RankContext, *, seed: int) -> None:
+def fill_adapter(model: PreTrainedModel, context: RankContext, *, seed: int) -> None:
     """Fills a sharded adapter as PEFT does: A is random and B zero, so that the first step is the base model's."""
-    shards = list_local_shards(model, world)
+    shards = list_local_shards(model, context)
     for layer_name, layer in list_adapter_layers(model):
         if isinstance(layer, ModulesToSaveWrapper):
             for name in layer.original_module.state_dict():
@@ -60,10 +60,10 @@ def _fill_layer(layer_name: str, layer: LoraLayer, shards: dict[str, LocalShard]
         magnitude.local.copy_(torch.linalg.vector_norm(rows.float(), dim=1))
 
 
-def load_adapter(model: PreTrainedModel, world: RankContext, folder: Path) -> int:
+def load_adapter(model: PreTrainedModel, context: RankContext, folder: Path) -> int:
     """Fills a sharded adapter from the file that PEFT saved; returns the bytes that this rank read."""
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    shards = {name_in_file(name): each for name, each in list_local_shards(model, world).items() if name in trained}
+    shards = {name_in_file(name): each for name, each in list_local_shards(model, context).items() if name in trained}
     stored = open_safetensors(folder / WEIGHTS)
     for names, where in ((shards.keys() - stored.keys(), "lack"), (stored.keys() - shards.keys(), "have")):
         if names:

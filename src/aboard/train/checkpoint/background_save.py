@@ -61,12 +61,12 @@ class BackgroundSave:
     """Runs in a daemon thread, so that it doesn't keep a failing process alive."""
 
     def __init__(
-        self, writer: CheckpointWriter, snapshot: CheckpointState, copied: CopyBarrier, *, patience: float
+        self, writer: CheckpointWriter, state: CheckpointState, barrier: CopyBarrier, *, patience: float
     ) -> None:
         self._patience = patience
         self._notes: list[str] = []
         self._error: BaseException | None = None
-        self._thread = Thread(target=self._run, args=(writer, snapshot, copied), name="checkpoint", daemon=True)
+        self._thread = Thread(target=self._run, args=(writer, state, barrier), name="checkpoint", daemon=True)
         self._thread.start()
 
     @property
@@ -82,19 +82,19 @@ class BackgroundSave:
             raise self._error
         return self._notes
 
-    def _run(self, writer: CheckpointWriter, snapshot: CheckpointState, copied: CopyBarrier) -> None:
+    def _run(self, writer: CheckpointWriter, state: CheckpointState, barrier: CopyBarrier) -> None:
         def copy() -> list[StagedFile]:
             try:
-                return snapshot.copy()
+                return state.copy()
             finally:
-                copied.release()
+                barrier.release()
 
         try:
-            self._notes = writer.save(replace(snapshot, copy=copy))
+            self._notes = writer.save(replace(state, copy=copy))
         except BaseException as error:  # noqa: BLE001 - raised again where training polls
             self._error = error
         finally:
-            copied.release()
+            barrier.release()
 
 
 def _build_timeout_error(patience: float) -> AboardError:

@@ -55,41 +55,41 @@ class CheckpointWriter:
         # The step of the newest complete one; training reads it from another thread.
         self.published: int | None = None
 
-    def save(self, snapshot: CheckpointState) -> list[str]:
+    def save(self, state: CheckpointState) -> list[str]:
         """Returns notes; an error is the same on all ranks, and leaves published checkpoints intact."""
         began = monotonic()
         drafts: list[StagedFile] = []
-        name, serial, notes = self._open(snapshot, drafts)
+        name, serial, notes = self._open(state, drafts)
         path = self._folder / name
         try:
             files = self._write(path, drafts)
         except AboardError:
             self._drop(path)
             raise
-        about = {"serial": serial, "step": snapshot.step, **snapshot.about}
-        self._group.run_collectively(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
-        self.published = snapshot.step
+        about = {"serial": serial, "step": state.step, **state.about}
+        self._group.run_collectively(lambda: self._publish(path, about, state.tensors, [line for line, _ in files]))
+        self.published = state.step
         send_saved(name, serial, [draft.name for draft in drafts])
         size_text = format_size(sum(count for _, count in files))
-        notes.append(f"saved step {snapshot.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")
-        return notes + self._retain(name, snapshot.about)
+        notes.append(f"saved step {state.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")
+        return notes + self._retain(name, state.about)
 
-    def _open(self, snapshot: CheckpointState, drafts: list[StagedFile]) -> tuple[str, int, list[str]]:
+    def _open(self, state: CheckpointState, drafts: list[StagedFile]) -> tuple[str, int, list[str]]:
         """Copies first, since training may wait for it; then creates a folder on each disk, with a name free on all."""
         notes: list[str] = []
 
         def copy_and_list() -> dict[str, Any]:
-            drafts.extend(snapshot.copy())
+            drafts.extend(state.copy())
             taken = [path.name for path in list_published(self._folder)] if self._group.leads else []
             serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._group.leads else 0
-            return {"step": snapshot.step, "taken": taken, "serial": serial}
+            return {"step": state.step, "taken": taken, "serial": serial}
 
         reports = self._group.run_collectively(copy_and_list)
         for rank, each in enumerate(reports):
-            if each["step"] != snapshot.step:
-                ours = f"rank {self._group.rank} is saving step {snapshot.step}"
+            if each["step"] != state.step:
+                ours = f"rank {self._group.rank} is saving step {state.step}"
                 raise AboardError(checkpoint.OUT_OF_STEP, f"rank {rank} is saving step {each['step']} while {ours}")
-        name = choose_step_name(snapshot.step, {name for each in reports for name in each["taken"]})
+        name = choose_step_name(state.step, {name for each in reports for name in each["taken"]})
 
         def make() -> None:
             if self._group.leads:

@@ -55,7 +55,7 @@ class CheckpointManager:
     def __init__(
         self,
         folder: Path,
-        world: RankContext,
+        context: RankContext,
         training: Training,
         keep: int | None,
         *,
@@ -66,14 +66,14 @@ class CheckpointManager:
         # What the resumed checkpoint has beside tensors and progress; empty at a start.
         self.state: Mapping[str, Any] = {}
         self._news: list[str] = []
-        self._world = world
+        self._context = context
         self._training = training
-        exchange = RankExchange(size=world.size, patience=PATIENCE)
-        disks = find_shared_disks(folder, world, exchange)
-        self._group = CheckpointRanks(folder=folder, rank=world.rank, disks=disks, exchange=exchange)
+        exchange = RankExchange(size=context.size, patience=PATIENCE)
+        disks = find_shared_disks(folder, context, exchange)
+        self._group = CheckpointRanks(folder=folder, rank=context.rank, disks=disks, exchange=exchange)
         self._lock: FolderLock | None = None
         self._group.run_collectively(self._lock_folder)
-        self._stage = StagingBuffers(rank=world.rank)
+        self._stage = StagingBuffers(rank=context.rank)
         self._writer = CheckpointWriter(self._group, keep=keep)
         self._copied = CopyBarrier(patience=2 * PATIENCE, spent=spent)
         self._pending: BackgroundSave | None = None
@@ -152,9 +152,9 @@ class CheckpointManager:
     ) -> CheckpointState:
         try:
             named = collect_tensors(module)
-            state = _clone_buffers(slice_model(named, self._world.size), named)
-            state += slice_optimizer(named, optimizer, self._world.size)
-            mine = list(select_own_slices(state, self._world.rank, self._group.disks.of(self._world.rank)))
+            state = _clone_buffers(slice_model(named, self._context.size), named)
+            state += slice_optimizer(named, optimizer, self._context.size)
+            mine = list(select_own_slices(state, self._context.rank, self._group.disks.of(self._context.rank)))
             about = asdict(self._present(module))
             about |= {"progress": progress.content(), "ties": named.ties, "state": dict(extra)}
             tensors = {each.name: each.whole for each in state}
@@ -165,9 +165,9 @@ class CheckpointManager:
     def _present(self, module: nn.Module) -> RunSettings:
         return RunSettings(
             training=json.loads(json.dumps(asdict(self._training))),
-            step_size=self._training.step_size(self._world.size),
-            world=self._world.size,
-            sharding=self._world.sharding,
+            step_size=self._training.step_size(self._context.size),
+            world=self._context.size,
+            sharding=self._context.sharding,
             versions=_read_versions(),
             data=self._data,
             config=_read_model_config(module),
@@ -183,9 +183,9 @@ class CheckpointManager:
         return identify_weights(Path(self._training.model)) if self._training.adapter else ""
 
 
-def _clone_buffers(state: list[TensorSlice], named: StoredTensors) -> list[TensorSlice]:
+def _clone_buffers(state: list[TensorSlice], stored: StoredTensors) -> list[TensorSlice]:
     """Copies buffers at once: unlike parameters, a forward pass may change them."""
-    moving = {f"model/{name}" for name, tensor in named.tensors.items() if not isinstance(tensor, nn.Parameter)}
+    moving = {f"model/{name}" for name, tensor in stored.tensors.items() if not isinstance(tensor, nn.Parameter)}
     return [replace(each, local=each.local.clone()) if each.name in moving else each for each in state]
 
 

@@ -64,22 +64,22 @@ class CheckpointRanks:
         return reports
 
 
-def find_shared_disks(folder: Path, world: RankContext, exchange: RankExchange) -> SharedDisks:
+def find_shared_disks(folder: Path, context: RankContext, exchange: RankExchange) -> SharedDisks:
     """Each node's first rank creates a file with a random name; the ranks that see it share its disk."""
     node = socket.gethostname()
-    mark = folder / f"{PROBE_PREFIX}{token_hex(8)}" if world.local_rank == 0 else None
+    mark = folder / f"{PROBE_PREFIX}{token_hex(8)}" if context.local_rank == 0 else None
     report: dict[str, Any] = {"node": node, "mark": mark and mark.name, "failed": None}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if mark:
             mark.touch(exist_ok=False)
     except OSError as error:
-        report["failed"] = pack_failure(error, rank=world.rank, node=node, folder=folder)
+        report["failed"] = pack_failure(error, rank=context.rank, node=node, folder=folder)
     try:
         reports = exchange.gather(report)
         raise_first_failure(reports)
         marks = {rank: each["mark"] for rank, each in enumerate(reports) if each["mark"]}
-        leader = min((rank for rank, name in marks.items() if (folder / name).exists()), default=world.rank)
+        leader = min((rank for rank, name in marks.items() if (folder / name).exists()), default=context.rank)
         leaders = exchange.gather(leader)
     finally:
         if mark:

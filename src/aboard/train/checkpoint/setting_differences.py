@@ -33,18 +33,18 @@ class SettingDifference:
         return f"{self.name}: {escape_text(str(self.old))} → {escape_text(str(self.new))}"
 
 
-def find_differences(marker: CommitMarker, now: RunSettings) -> list[SettingDifference]:
+def find_differences(marker: CommitMarker, settings: RunSettings) -> list[SettingDifference]:
     """All settings that changed, refused or not."""
     changes = [
-        *_compare_batches(marker, now),
-        *_compare_adapter(marker, now),
-        *_compare_config(marker, now),
-        *_compare_settings(marker, now),
+        *_compare_batches(marker, settings),
+        *_compare_adapter(marker, settings),
+        *_compare_config(marker, settings),
+        *_compare_settings(marker, settings),
     ]
-    if (marker.world, marker.sharding) != (now.world, now.sharding):
-        old, new = f"{marker.world} ({marker.sharding})", f"{now.world} ({now.sharding})"
+    if (marker.world, marker.sharding) != (settings.world, settings.sharding):
+        old, new = f"{marker.world} ({marker.sharding})", f"{settings.world} ({settings.sharding})"
         changes.append(SettingDifference(name="ranks", old=old, new=new))
-    changes += _list_changes("version of ", marker.versions, now.versions)
+    changes += _list_changes("version of ", marker.versions, settings.versions)
     return changes
 
 
@@ -62,27 +62,27 @@ def refuse_differences(changes: list[SettingDifference], where: str) -> None:
         )
 
 
-def _compare_batches(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
-    if marker.step_size != now.step_size:
+def _compare_batches(marker: CommitMarker, settings: RunSettings) -> Iterator[SettingDifference]:
+    if marker.step_size != settings.step_size:
         yield SettingDifference(
             name="sequences per step",
             old=marker.step_size,
-            new=now.step_size,
+            new=settings.step_size,
             refused="a step would use a different amount of data, so the learning rate would no longer fit",
             keep=f"train.global_batch_size={marker.step_size}",
         )
     # Sequences of another length are different sequences: report that once.
-    if marker.data != now.data and marker.training.get("max_length") == now.training.get("max_length"):
+    if marker.data != settings.data and marker.training.get("max_length") == settings.training.get("max_length"):
         yield SettingDifference(
             name="data",
             old=marker.data[:12],
-            new=now.data[:12],
+            new=settings.data[:12],
             refused="the prepared data has different content, packing or mix, so the data position would be wrong",
         )
 
 
-def _compare_adapter(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
-    old, new = marker.training.get("adapter"), now.training.get("adapter")
+def _compare_adapter(marker: CommitMarker, settings: RunSettings) -> Iterator[SettingDifference]:
+    old, new = marker.training.get("adapter"), settings.training.get("adapter")
     if old is None or new is None:
         if old is not new:
             have, want = ("all weights", "an adapter") if old is None else ("an adapter", "all weights")
@@ -95,18 +95,18 @@ def _compare_adapter(marker: CommitMarker, now: RunSettings) -> Iterator[Setting
         # `--set` takes no lists.
         keep = f"train.{name}={_format_value(each.old)}" if reason and not isinstance(each.old, list) else None
         yield SettingDifference(name=name, old=each.old, new=each.new, refused=reason, keep=keep)
-    if marker.base and now.base and marker.base != now.base:
+    if marker.base and settings.base and marker.base != settings.base:
         yield SettingDifference(
             name="base model",
             old=marker.base[:12],
-            new=now.base[:12],
+            new=settings.base[:12],
             refused="these adapters were trained on other base weights",
         )
 
 
-def _compare_config(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
+def _compare_config(marker: CommitMarker, settings: RunSettings) -> Iterator[SettingDifference]:
     """Only settings that both have: another version of transformers adds settings with defaults."""
-    old, new = marker.config or {}, now.config or {}
+    old, new = marker.config or {}, settings.config or {}
     for name in sorted(old.keys() & new.keys() - _LOADED):
         if old[name] != new[name]:
             # A run may change padding tokens and dropout.
@@ -115,9 +115,9 @@ def _compare_config(marker: CommitMarker, now: RunSettings) -> Iterator[SettingD
             yield SettingDifference(name=f"model's {name}", old=old[name], new=new[name], refused=why)
 
 
-def _compare_settings(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
+def _compare_settings(marker: CommitMarker, settings: RunSettings) -> Iterator[SettingDifference]:
     # Checkpoints from before there was a choice are of AdamW.
-    for each in _list_changes("", {"optim": "adamw", **marker.training}, now.training):
+    for each in _list_changes("", {"optim": "adamw", **marker.training}, settings.training):
         setting = SETTINGS.get(each.name, Setting())
         if setting.at_resume is not None:  # else it says where the run is now, or is compared by content above
             keep = f"{setting.section}.{each.name}={each.old}" if setting.at_resume else None

@@ -59,13 +59,13 @@ def collect_tensors(module: nn.Module) -> StoredTensors:
     return StoredTensors(tensors=tensors, ties=ties)
 
 
-def slice_model(named: StoredTensors, world: int) -> list[TensorSlice]:
-    return [slice_tensor(f"model/{name}", tensor, world) for name, tensor in named.tensors.items()]
+def slice_model(stored: StoredTensors, world: int) -> list[TensorSlice]:
+    return [slice_tensor(f"model/{name}", tensor, world) for name, tensor in stored.tensors.items()]
 
 
-def slice_optimizer(named: StoredTensors, optimizer: torch.optim.Optimizer, world: int) -> list[TensorSlice]:
+def slice_optimizer(stored: StoredTensors, optimizer: torch.optim.Optimizer, world: int) -> list[TensorSlice]:
     """Optimizer state by parameter name, so that any other layout can restore it."""
-    tensor_names = {id(tensor): name for name, tensor in named.tensors.items()}
+    tensor_names = {id(tensor): name for name, tensor in stored.tensors.items()}
     slices = []
     for parameter, state in optimizer.state.items():
         for key, value in state.items():

@@ -16,9 +16,9 @@ from aboard.train.metrics.time_ledger import TimeLedger
 
 
 @contextmanager
-def time_collective_waits(world: RankContext, ledger: TimeLedger) -> Iterator[None]:
+def time_collective_waits(context: RankContext, ledger: TimeLedger) -> Iterator[None]:
     """Books the waits of this thread as communication while it lasts."""
-    if world.device.type != "cpu" or not world.distributed:
+    if context.device.type != "cpu" or not context.distributed:
         yield
         return
     plain, own = dist.Work.wait, threading.get_ident()
@@ -39,6 +39,6 @@ def time_collective_waits(world: RankContext, ledger: TimeLedger) -> Iterator[No
         dist.Work.wait = plain  # type: ignore[method-assign]
 
 
-def is_communication_visible(world: RankContext) -> bool:
+def is_communication_visible(context: RankContext) -> bool:
     """Whether all communication is visible."""
-    return not world.distributed or (world.device.type == "cpu" and world.mesh is not None)
+    return not context.distributed or (context.device.type == "cpu" and context.mesh is not None)

@@ -34,10 +34,10 @@ def make_byte_tensor(data: bytes) -> torch.Tensor:
 class RankConsensus:
     """Every rank creates it, and calls it in the same order; with one rank it returns the rank's own values."""
 
-    def __init__(self, world: RankContext) -> None:
-        self.world = world
+    def __init__(self, context: RankContext) -> None:
+        self.world = context
         self._group: ProcessGroup | None = None
-        if world.distributed:
+        if context.distributed:
             self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
 
     def sums(self, values: list[float]) -> list[float]:

@@ -79,8 +79,8 @@ def _init_process_group(alone: RankContext, *, offload: bool) -> None:
         dist.init_process_group("nccl", timeout=JOIN_TIMEOUT, device_id=alone.device)
 
 
-def leave_process_group(world: RankContext) -> None:
-    if world.mesh is not None or (world.distributed and dist.is_initialized()):
+def leave_process_group(context: RankContext) -> None:
+    if context.mesh is not None or (context.distributed and dist.is_initialized()):
         dist.destroy_process_group()
 
 

@@ -19,18 +19,18 @@ _BESIDE: tuple[TimeKind, ...] = ("init", "compile", "checkpoint", "evaluation")
 class MetricsMeter:
     """Measures from one log line to the next."""
 
-    def __init__(self, peers: RankConsensus, *, flops_per_token: float, since: TrainingProgress) -> None:
-        self._peers = peers
+    def __init__(self, consensus: RankConsensus, *, flops_per_token: float, since: TrainingProgress) -> None:
+        self._consensus = consensus
         self._flops = flops_per_token
-        self._peak = find_peak_flops(peers.world.device)
+        self._peak = find_peak_flops(consensus.world.device)
         self._since = since
 
     def line(self, window: LogWindow, progress: TrainingProgress, seconds: Mapping[TimeKind, float]) -> dict[str, Any]:
         """Every rank must call it, since the loss is summed over all; seconds are means over ranks."""
-        world = self._peers.world
+        world = self._consensus.world
         memory = [0.0] * world.size
         memory[world.rank] = read_peak_memory(world.device)
-        loss, *sums = self._peers.sums([window.loss, *seconds.values(), *memory])
+        loss, *sums = self._consensus.sums([window.loss, *seconds.values(), *memory])
         spent: dict[TimeKind, float | None] = {kind: sums[place] / world.size for place, kind in enumerate(seconds)}
         working = max(1e-9, sum(sums[: len(seconds)]) / world.size - sum(spent[kind] or 0.0 for kind in _BESIDE))
         if not is_communication_visible(world):

@@ -70,9 +70,9 @@ def _find_nonfinite_bins(planned: PlannedStep, losses: Sequence[float]) -> tuple
     return tuple(draw for draws, loss in pairs if not isfinite(loss) for draw in draws)
 
 
-def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, peers: RankConsensus) -> str:
+def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, consensus: RankConsensus) -> str:
     """Describes where it came from; the same on every rank, each of which must call it."""
-    bins_by_rank = peers.words([_format_bins(each, stream) for each in bad])
+    bins_by_rank = consensus.words([_format_bins(each, stream) for each in bad])
     words = []
     for place, each in enumerate(bad[:_NAMED]):
         blamed = [f"rank {rank} in {bins[place]}" for rank, bins in enumerate(bins_by_rank) if bins[place]]
@@ -86,12 +86,12 @@ def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, peers
 
 
 def separate_overflows(
-    bad: Sequence[NonFiniteStep], peers: RankConsensus
+    bad: Sequence[NonFiniteStep], consensus: RankConsensus
 ) -> tuple[list[NonFiniteStep], list[NonFiniteStep]]:
     """Steps in which a loss is not finite on any rank, and those in which only the scaled gradient overflowed."""
     if not bad:
         return [], []
-    losses = peers.sums([float(len(each.bins)) for each in bad])
+    losses = consensus.sums([float(len(each.bins)) for each in bad])
     pairs = list(zip(bad, losses, strict=True))
     return [each for each, count in pairs if count], [each for each, count in pairs if not count]
 
@@ -106,8 +106,8 @@ def build_nonfinite_error(words: str) -> AboardError:
     return AboardError(training.NONFINITE, f"{words}. These steps were not applied to the weights")
 
 
-def _format_bins(bad: NonFiniteStep, stream: TrainingData) -> str:
+def _format_bins(step: NonFiniteStep, stream: TrainingData) -> str:
     """The sequences with file and line of their first document."""
-    bins = [f"sequence {draw.bin} of {draw.source} ({stream.where(draw)})" for draw in bad.bins[:_NAMED]]
-    more = [f"{len(bad.bins) - _NAMED} more"] if len(bad.bins) > _NAMED else []
+    bins = [f"sequence {draw.bin} of {draw.source} ({stream.where(draw)})" for draw in step.bins[:_NAMED]]
+    more = [f"{len(step.bins) - _NAMED} more"] if len(step.bins) > _NAMED else []
     return ", ".join(bins + more)

@@ -34,45 +34,45 @@ from aboard.train.model.scratch_weights import prepare_scratch
 LoadModel = Callable[[RankContext], int]
 
 
-def build_engine(training: Training, world: RankContext) -> Engine:
+def build_engine(training: Training, context: RankContext) -> Engine:
     """Prepares the model on meta, shards it, loads its weights and wraps it for the layout of this run."""
     if training.torch_compile:
-        require_compiler(world.device)
-    module, load, notes = _prepare_model(training, world)
+        require_compiler(context.device)
+    module, load, notes = _prepare_model(training, context)
     flops = count_flops_per_token(module, training.max_length)
-    if world.mesh is not None:
-        _shard_layers(module, training, world)
-    _allocate_tensors(module, world.device, offload=training.cpu_offload)
-    bytes_read = load(world)
+    if context.mesh is not None:
+        _shard_layers(module, training, context)
+    _allocate_tensors(module, context.device, offload=training.cpu_offload)
+    bytes_read = load(context)
     module.train()
     if training.torch_compile:
         compile_layers(module)
     if training.chunked_loss:
         enable_chunked_loss(module)
-    model = _wrap_model(module, training, world)
+    model = _wrap_model(module, training, context)
     return Engine(
         model=model,
         module=module,
-        world=world,
+        world=context,
         parameters=tuple(each for each in module.parameters() if each.requires_grad),
-        loss_factor=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
+        loss_factor=float(context.size) if isinstance(model, DistributedDataParallel) else 1.0,
         flops_per_token=flops,
         bytes_read=bytes_read,
-        notes=(_describe_sharding(world, offload=training.cpu_offload), *notes),
+        notes=(_describe_sharding(context, offload=training.cpu_offload), *notes),
         dropout_keys=find_dropout_keys(module),
         chunked_loss=training.chunked_loss,
-        _switch=make_sync_switch(model, world),
+        _switch=make_sync_switch(model, context),
     )
 
 
-def _prepare_model(training: Training, world: RankContext) -> tuple[PreTrainedModel, LoadModel, tuple[str, ...]]:
+def _prepare_model(training: Training, context: RankContext) -> tuple[PreTrainedModel, LoadModel, tuple[str, ...]]:
     """Builds the model on meta, matches it with its weight files or with an initialization, and modifies it."""
-    module = build_on_meta(training, world.device)
+    module = build_on_meta(training, context.device)
     notes: tuple[str, ...] = ()
     if training.from_scratch:
         load: LoadModel = prepare_scratch(module, seed=training.seed)
     else:
-        check_same_files(Path(training.model), world)
+        check_same_files(Path(training.model), context)
         fill, notes = prepare_pretrained(module, Path(training.model))
         load = partial(_load_pretrained, module, training, fill)
     modify_model(module, training)
@@ -83,17 +83,17 @@ def _prepare_model(training: Training, world: RankContext) -> tuple[PreTrainedMo
     return module, load, notes
 
 
-def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillModel, world: RankContext) -> int:
+def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillModel, context: RankContext) -> int:
     if training.adapter is None:
-        return fill(world, {})
+        return fill(context, {})
     # Imported here: PEFT takes seconds, which only runs with an adapter need.
     from aboard.train.adapter.adapter_weights import fill_adapter, load_adapter  # noqa: PLC0415
     from aboard.train.adapter.inject_adapter import map_base_names  # noqa: PLC0415
 
-    bytes_read = fill(world, map_base_names(module))
+    bytes_read = fill(context, map_base_names(module))
     if training.adapter.path is not None:
-        return bytes_read + load_adapter(module, world, Path(training.adapter.path))
-    fill_adapter(module, world, seed=training.seed)
+        return bytes_read + load_adapter(module, context, Path(training.adapter.path))
+    fill_adapter(module, context, seed=training.seed)
     return bytes_read
 
 
@@ -107,13 +107,13 @@ def modify_model(model: PreTrainedModel, training: Training) -> None:
         _enable_checkpointing(model, selective=training.gradient_checkpointing == "selective")
 
 
-def _describe_sharding(world: RankContext, *, offload: bool) -> str:
+def _describe_sharding(context: RankContext, *, offload: bool) -> str:
     """The chosen layout, for the log."""
-    if world.sharding == "none":
-        return "the model is replicated on every rank" if world.distributed else "one rank has the whole model"
-    where = "across all ranks" if world.sharding == "full" else "within each node"
-    keep_note = "; gathered weights are kept for the backward pass" if world.keep else ""
-    hold_note = "; gradients are reduced once per step" if world.hold else ""
+    if context.sharding == "none":
+        return "the model is replicated on every rank" if context.distributed else "one rank has the whole model"
+    where = "across all ranks" if context.sharding == "full" else "within each node"
+    keep_note = "; gathered weights are kept for the backward pass" if context.keep else ""
+    hold_note = "; gradients are reduced once per step" if context.hold else ""
     offload_note = "; they are in host memory" if offload else ""
     return f"weights, gradients and optimizer states are sharded {where}{offload_note}{keep_note}{hold_note}"
 
@@ -140,7 +140,7 @@ def _enable_checkpointing(model: PreTrainedModel, *, selective: bool) -> None:
     model.gradient_checkpointing_enable({"use_reentrant": False, **contexts})
 
 
-def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext) -> None:
+def _shard_layers(model: PreTrainedModel, training: Training, context: RankContext) -> None:
     policy = MixedPrecisionPolicy()
     if training.precision != "float32":
         policy = MixedPrecisionPolicy(param_dtype=DTYPES[training.precision], reduce_dtype=torch.float32)
@@ -149,12 +149,12 @@ def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext
     # activations, as without it. The optimizer steps on the CPU.
     offload: OffloadPolicy = OffloadPolicy()
     if training.cpu_offload:
-        offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
+        offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda")
     for layer in find_layers(model):
         fully_shard(
-            layer, mesh=world.mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not world.keep
+            layer, mesh=context.mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not context.keep
         )
-    fully_shard(model, mesh=world.mesh, mp_policy=policy, offload_policy=offload)
+    fully_shard(model, mesh=context.mesh, mp_policy=policy, offload_policy=offload)
     for each in model.modules():
         if isinstance(each, FSDPModule):
             # Gradients are summed: the loss is already divided by the tokens of all ranks. The sum is forced, since
@@ -188,16 +188,16 @@ def _find_tied_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]
     return [places for places in places_by_id.values() if len(places) > 1]
 
 
-def _wrap_model(module: PreTrainedModel, training: Training, world: RankContext) -> nn.Module:
-    if world.mesh is not None:
+def _wrap_model(module: PreTrainedModel, training: Training, context: RankContext) -> nn.Module:
+    if context.mesh is not None:
         return module
     if training.precision != "float32":
-        module.forward = torch.autocast(world.device.type, DTYPES[training.precision])(module.forward)
-    if not world.distributed:
+        module.forward = torch.autocast(context.device.type, DTYPES[training.precision])(module.forward)
+    if not context.distributed:
         return module
     return DistributedDataParallel(
         module,
-        device_ids=[world.device.index] if world.device.type == "cuda" else None,
+        device_ids=[context.device.index] if context.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         # Every rank has loaded the same weights.
         init_sync=False,
@@ -255,13 +255,13 @@ def _list_windows(config: object, length: int) -> list[int]:
     return [window] * int(getattr(config, "num_hidden_layers", 0))
 
 
-def check_same_files(folder: Path, world: RankContext) -> None:
+def check_same_files(folder: Path, context: RankContext) -> None:
     """Raises if the model files of some ranks differ from those of most, and names these ranks."""
-    if not world.distributed:
+    if not context.distributed:
         return
     files = sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")])
-    mine = torch.frombuffer(bytearray(hash_file_samples(files)), dtype=torch.uint8).to(world.device)
-    all_of = [torch.empty_like(mine) for _ in range(world.size)]
+    mine = torch.frombuffer(bytearray(hash_file_samples(files)), dtype=torch.uint8).to(context.device)
+    all_of = [torch.empty_like(mine) for _ in range(context.size)]
     dist.all_gather(all_of, mine)
     digests = [bytes(each.tolist()) for each in all_of]
     usual = Counter(digests).most_common(1)[0][0]

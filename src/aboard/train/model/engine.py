@@ -51,7 +51,7 @@ class Engine:
         return total.sqrt()
 
 
-def make_sync_switch(model: torch.nn.Module, world: RankContext) -> Callable[[bool], None]:
+def make_sync_switch(model: torch.nn.Module, context: RankContext) -> Callable[[bool], None]:
     """Returns the switch for gradient reduction; switching to the current state is free."""
     if isinstance(model, DistributedDataParallel):
         return lambda last: setattr(model, "require_backward_grad_sync", last)
@@ -65,9 +65,9 @@ def make_sync_switch(model: torch.nn.Module, world: RankContext) -> Callable[[bo
         state = last
         for shard in shards:
             # Unreduced gradients are replicated on every rank: if they don't fit, each micro-batch reduces.
-            if world.hold:
+            if context.hold:
                 shard.set_requires_gradient_sync(last, recurse=False)
-            if world.keep:
+            if context.keep:
                 shard.set_reshard_after_backward(last, recurse=False)
 
     return turn

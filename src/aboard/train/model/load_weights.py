@@ -98,12 +98,12 @@ def allocate_buffers(model: PreTrainedModel) -> None:
         setattr(model.get_submodule(parent), own, torch.empty_like(buffer, device="cpu"))
 
 
-def list_local_shards(model: torch.nn.Module, world: RankContext) -> dict[str, LocalShard]:
+def list_local_shards(model: torch.nn.Module, context: RankContext) -> dict[str, LocalShard]:
     """Every parameter and persistent buffer by name, tied ones by each of their names."""
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-    shards = {name: _make_shard(tensors[name], world) for name in model.state_dict()}
+    shards = {name: _make_shard(tensors[name], context) for name in model.state_dict()}
     return shards | {
-        f"{name}.weight": _make_quantized(module, world.device)
+        f"{name}.weight": _make_quantized(module, context.device)
         for name, module in model.named_modules()
         if hasattr(module, "quantize")
     }
@@ -113,11 +113,11 @@ def fill_from_files(
     model: PreTrainedModel,
     matches: WeightMatch,
     files: Mapping[str, StoredTensor],
-    world: RankContext,
+    context: RankContext,
     moved: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Fills the model from the files; returns the bytes that this rank read. `moved`: new name → name when matched."""
-    shards = {moved.get(name, name): shard for name, shard in list_local_shards(model, world).items()}
+    shards = {moved.get(name, name): shard for name, shard in list_local_shards(model, context).items()}
     _check_shapes(matches.plain, files, shards)
     twice = {
         name for name, source in get_tied_names(model).items() if name in matches.plain and source in matches.plain
@@ -130,11 +130,11 @@ def fill_from_files(
         return sum(pool.map(lambda job: job(), jobs))
 
 
-def _make_shard(tensor: torch.Tensor, world: RankContext) -> LocalShard:
-    if not isinstance(tensor, DTensor) or world.mesh is None:
+def _make_shard(tensor: torch.Tensor, context: RankContext) -> LocalShard:
+    if not isinstance(tensor, DTensor) or context.mesh is None:
         return LocalShard(local=tensor.detach(), start=0, shape=tuple(tensor.shape))
     local = tensor.to_local().detach()
-    shards = world.mesh["shard"]
+    shards = context.mesh["shard"]
     # As torch.chunk splits: all parts equal except the last ones, which may be smaller or empty.
     chunk = -(-tensor.shape[0] // shards.size())
     start = min(chunk * shards.get_local_rank(), tensor.shape[0])

@@ -43,8 +43,8 @@ def prepare_scratch(model: PreTrainedModel, *, seed: int) -> Callable[[RankConte
     allocate_buffers(model)
     operations = record_operations(model)
 
-    def into(world: RankContext) -> int:
-        fill_from_scratch(model, operations, world, seed=seed)
+    def into(context: RankContext) -> int:
+        fill_from_scratch(model, operations, context, seed=seed)
         return 0
 
     return into
@@ -60,19 +60,19 @@ def record_operations(model: PreTrainedModel) -> dict[str, list[InitOperation]]:
 
 
 def fill_from_scratch(
-    model: PreTrainedModel, operations: Mapping[str, list[InitOperation]], world: RankContext, *, seed: int
+    model: PreTrainedModel, operations: Mapping[str, list[InitOperation]], context: RankContext, *, seed: int
 ) -> None:
     """Draws every tensor, and keeps this rank's part of it."""
     left_out = [
         name
-        for name in list_local_shards(model, world)
+        for name in list_local_shards(model, context)
         if name not in operations and get_tied_names(model).get(name) not in operations
     ]
     if left_out:
         raise AboardError(
             models.NO_START, f"a {type(model).__name__} doesn't initialize these weights: {', '.join(left_out[:5])}"
         )
-    for name, part in list_local_shards(model, world).items():
+    for name, part in list_local_shards(model, context).items():
         if name in operations:
             part.fill([part.of(draw_tensor(part.shape, operations[name], seed=seed, name=name))])
 

@@ -25,7 +25,7 @@ def format_data_lines(report: DataReport, *, stats: bool) -> Iterator[str]:
     """Findings come last, worst first, as `aboard check` prints them."""
     for source in report.sources:
         kind = "validation" if source.validation else "source"
-        rows = format_count(source.tally.rows, "row")
+        rows = format_count(source.statistics.rows, "row")
         yield f"{kind} {source.path.visible(200)} {source.format}: {source.why}, {rows}"
     yield from (f"{label} {text}" for label, text in list_facts(report))
     if stats:
@@ -51,11 +51,11 @@ def format_data_json(report: DataReport) -> str:
                 "columns": source.columns,
                 "files": source.files,
                 "validation": source.validation,
-                **_collect_counts(source.tally),
+                **_collect_counts(source.statistics),
             }
             for source in report.sources
         ],
-        **_collect_counts(report.tally),
+        **_collect_counts(report.statistics),
         "unit": unit,
         "lengths": {
             "half": lengths.percentile(0.5),
@@ -74,12 +74,12 @@ def format_data_json(report: DataReport) -> str:
     return dump_json(document)
 
 
-def _collect_counts(tally: DataStatistics) -> dict[str, Any]:
-    encoded = bool(tally.encoded)
+def _collect_counts(statistics: DataStatistics) -> dict[str, Any]:
+    encoded = bool(statistics.encoded)
     return {
-        "rows": tally.rows,
-        "broken": tally.broken,
-        "characters": tally.characters.total,
-        "tokens": tally.tokens.total if encoded else None,
-        "supervised": tally.supervised if encoded else None,
+        "rows": statistics.rows,
+        "broken": statistics.broken,
+        "characters": statistics.characters.total,
+        "tokens": statistics.tokens.total if encoded else None,
+        "supervised": statistics.supervised if encoded else None,
     }

@@ -38,7 +38,7 @@ class DataReportView:
         if self._stats:
             lengths, unit = choose_lengths(report)
             yield HistogramView(
-                build_bars(lengths, BARS), unit, limit=report.terms.max_length if report.tally.encoded else None
+                build_bars(lengths, BARS), unit, limit=report.settings.max_length if report.statistics.encoded else None
             )
             yield ""
         for row in report.rows:
@@ -51,12 +51,12 @@ class DataReportView:
 
 def list_facts(report: DataReport) -> Iterator[tuple[str, str]]:
     """Labels and figures of the training data, the most important first."""
-    tally = report.tally
-    yield "rows", f"{tally.rows:,}" + (f", {tally.broken:,} of them broken" if tally.broken else "")
+    statistics = report.statistics
+    yield "rows", f"{statistics.rows:,}" + (f", {statistics.broken:,} of them broken" if statistics.broken else "")
     lengths, unit = choose_lengths(report)
-    if tally.encoded:
-        share = 100 * tally.supervised / max(1, lengths.total)
-        yield "tokens", f"{lengths.total:,} per epoch, {tally.supervised:,} supervised ({share:.0f} %)"
+    if statistics.encoded:
+        share = 100 * statistics.supervised / max(1, lengths.total)
+        yield "tokens", f"{lengths.total:,} per epoch, {statistics.supervised:,} supervised ({share:.0f} %)"
     else:
         yield "characters", f"{lengths.total:,}; use --tokenizer PATH to see tokens, masks and packed sequences"
     if lengths.rows:
@@ -76,13 +76,13 @@ def list_facts(report: DataReport) -> Iterator[tuple[str, str]]:
 
 def choose_lengths(report: DataReport) -> tuple[LengthCounts, str]:
     """The lengths in tokens, or else in characters."""
-    tally = report.tally
-    return (tally.tokens, "tokens") if tally.encoded else (tally.characters, "characters")
+    statistics = report.statistics
+    return (statistics.tokens, "tokens") if statistics.encoded else (statistics.characters, "characters")
 
 
 def format_lengths(report: DataReport, lengths: LengthCounts, unit: str) -> str:
     middle, most, nearly = (lengths.percentile(share) for share in (0.5, 0.9, 0.99))
-    longest = report.tally.longest
+    longest = report.statistics.longest
     where = f" ({longest.where})" if longest else ""
     return f"50 % ≤ {middle:,}, 90 % ≤ {most:,}, 99 % ≤ {nearly:,}, longest {lengths.longest:,} {unit}{where}"
 
@@ -96,7 +96,7 @@ def format_conclusion(report: DataReport) -> str:
             f"data check failed: {format_count(blocks, 'finding')} would spoil the run;"
             f" {format_duration(report.seconds)}"
         )
-    caveat = "" if report.tally.encoded else " (tokens not tested: no tokenizer)"
+    caveat = "" if report.statistics.encoded else " (tokens not tested: no tokenizer)"
     if warns:
         return f"data check passed{caveat}, with {format_count(warns, 'warning')}; {format_duration(report.seconds)}"
     return f"data check passed{caveat}: nothing wrong was found; {format_duration(report.seconds)}"
@@ -106,7 +106,7 @@ def _render_source(source: SourceReport, width: int) -> Iterator[Text]:
     files = f" ({format_count(source.files, 'file')})" if source.files > 1 else ""
     role = "validation " if source.validation else ""
     head = Text.assemble((f"{source.path.visible(200)}{files}", "bold"), "  ", (f"{role}{source.format}", "cyan"), "  ")
-    rows = f", {format_count(source.tally.rows, 'row')}"
+    rows = f", {format_count(source.statistics.rows, 'row')}"
     yield from wrap_labelled(head, f"{source.why}{rows}", width, indent=2, style="dim")
 
 

@@ -85,12 +85,12 @@ def _style_pieces(row: RowPreview) -> Iterator[tuple[str, str]]:
             yield line, style
 
 
-def _choose_style(piece: PreviewToken, number: int) -> str:
-    if piece.cut:
+def _choose_style(token: PreviewToken, number: int) -> str:
+    if token.cut:
         return CUT
-    if piece.special:
-        return SPECIAL_SUPERVISED if piece.supervised else SPECIAL_MASKED
-    return (SUPERVISED if piece.supervised else MASKED)[number % 2]
+    if token.special:
+        return SPECIAL_SUPERVISED if token.supervised else SPECIAL_MASKED
+    return (SUPERVISED if token.supervised else MASKED)[number % 2]
 
 
 def _split_lines(text: Untrusted) -> list[str]:

@@ -48,7 +48,7 @@ class FinishedRun:
     whether the training was of a LoRA adapter.
     """
 
-    roster: RunProgress
+    progress: RunProgress
     findings: Sequence[Finding]
     exit_code: int
     directory: str
@@ -61,11 +61,11 @@ class FinishedRun:
 class FinishedRunView:
     """Print it with `crop=False`, so that long commands are not cut."""
 
-    def __init__(self, ended: FinishedRun) -> None:
-        self._ended = ended
+    def __init__(self, finished: FinishedRun) -> None:
+        self._finished = finished
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        ended, width = self._ended, options.max_width
+        ended, width = self._finished, options.max_width
         mark, headline = _format_outcome(ended)
         yield from wrap_labelled(Text(f"{mark.sign} ", style=mark.style), headline, width, style=mark.style)
         if ended.findings:
@@ -79,35 +79,35 @@ class FinishedRunView:
         yield Text.assemble(("  record  ", "dim"), ended.directory, no_wrap=True, overflow="ignore")
 
 
-def format_summary_lines(ended: FinishedRun) -> Iterator[str]:
+def format_summary_lines(finished: FinishedRun) -> Iterator[str]:
     """The same as plain lines: findings as `aboard check` prints them, then dropped, next, record and done."""
-    for finding in ended.findings:
+    for finding in finished.findings:
         yield from format_finding_lines(finding)
-    for line in _format_dropped(ended.dropped):
+    for line in _format_dropped(finished.dropped):
         yield f"dropped {line}"
-    if ended.continuation:
-        yield f"slurm {ended.continuation}"
-    yield from (f"next {line}" for line in _format_next_steps(ended).splitlines())
-    yield f"record {ended.directory}"
-    yield f"done: {_format_outcome(ended)[1]}"
+    if finished.continuation:
+        yield f"slurm {finished.continuation}"
+    yield from (f"next {line}" for line in _format_next_steps(finished).splitlines())
+    yield f"record {finished.directory}"
+    yield f"done: {_format_outcome(finished)[1]}"
 
 
-def _format_outcome(ended: FinishedRun) -> tuple[StatusMark, str]:
-    roster = ended.roster
-    after = format_duration(roster.now - roster.began)
-    ranks = format_count(roster.world, "rank")
-    steps = f", {format_count(roster.step, 'step')}" if roster.step is not None else ""
-    if roster.way is not None and "loss" in roster.way.metrics:
-        steps = f", {format_count(roster.way.step, 'step')}, loss {roster.way.metrics['loss']:.4f}"
-    if ended.exit_code == 0:
+def _format_outcome(finished: FinishedRun) -> tuple[StatusMark, str]:
+    progress = finished.progress
+    after = format_duration(progress.now - progress.began)
+    ranks = format_count(progress.world, "rank")
+    steps = f", {format_count(progress.step, 'step')}" if progress.step is not None else ""
+    if progress.way is not None and "loss" in progress.way.metrics:
+        steps = f", {format_count(progress.way.step, 'step')}, loss {progress.way.metrics['loss']:.4f}"
+    if finished.exit_code == 0:
         return FINE, f"finished: {ranks}, {after}{steps}"
-    code = f"exit code {ended.exit_code}"
-    if not _has_failed(ended):
-        why = roster.stopping or roster.finished or "no reason given"
-        word = "slow" if ended.findings and ended.findings[0].code.startswith(SLOW) else "stuck"
-        stuck = f"; until then it was {word} ({ended.findings[0].code})" if ended.findings else ""
+    code = f"exit code {finished.exit_code}"
+    if not _has_failed(finished):
+        why = progress.stopping or progress.finished or "no reason given"
+        word = "slow" if finished.findings and finished.findings[0].code.startswith(SLOW) else "stuck"
+        stuck = f"; until then it was {word} ({finished.findings[0].code})" if finished.findings else ""
         return STOPPED, f"stopped after {after}{steps}: {why}{stuck}; {code}"
-    reached = f" at step {roster.step:,}" if roster.step is not None else f", {_WHEN[roster.phase]}"
+    reached = f" at step {progress.step:,}" if progress.step is not None else f", {_WHEN[progress.phase]}"
     return SEVERITY_MARKS[Severity.BLOCK], f"failed after {after}{reached}; {ranks}, {code}"
 
 
@@ -128,35 +128,37 @@ def _format_dropped(dropped: Mapping[str, int]) -> list[str]:
     return lines
 
 
-def _format_next_steps(ended: FinishedRun) -> str:
+def _format_next_steps(finished: FinishedRun) -> str:
     """The next commands: export, the log of the rank that the verdict names, the diagnosis, the same run again."""
-    run, way = ended.roster.run, ended.roster.way
-    if ended.exit_code == 0:
+    run, status = finished.progress.run, finished.progress.way
+    if finished.exit_code == 0:
         what = (
-            "the LoRA adapter for PEFT; --merge writes a whole model" if ended.adapter else "the model for transformers"
+            "the LoRA adapter for PEFT; --merge writes a whole model"
+            if finished.adapter
+            else "the model for transformers"
         )
-        export_line = f"aboard export {run} --to trained    # exports {what}\n" if way else ""
+        export_line = f"aboard export {run} --to trained    # exports {what}\n" if status else ""
         return f"{export_line}aboard logs {run}    # output of the ranks"
-    again = f"{ended.command}    # {_describe_retry(way)}"
-    if not _has_failed(ended):
-        explain = f"aboard why {run}    # what held it up\n" if ended.findings else ""
+    again = f"{finished.command}    # {_describe_retry(status)}"
+    if not _has_failed(finished):
+        explain = f"aboard why {run}    # what held it up\n" if finished.findings else ""
         return f"{explain}{again}\naboard logs {run}    # output of the ranks"
-    named = ended.findings[0].ranks[:1]
+    named = finished.findings[0].ranks[:1]
     rank = f" --rank {named[0]}" if named else ""
     who = f"rank {named[0]}" if named else "the ranks"
     inspect = f"aboard logs {run}{rank}    # output of {who}\naboard why {run}    # the full diagnosis"
-    return f"{inspect}\n{again}" if way else inspect
+    return f"{inspect}\n{again}" if status else inspect
 
 
-def _has_failed(ended: FinishedRun) -> bool:
+def _has_failed(finished: FinishedRun) -> bool:
     """Whether it ended by itself; a run that the user stopped may have been stuck, which its findings say."""
-    if ended.roster.stopping and ended.exit_code == EXIT_INTERRUPTED:
+    if finished.progress.stopping and finished.exit_code == EXIT_INTERRUPTED:
         return False
-    return any(finding.severity is Severity.BLOCK for finding in ended.findings)
+    return any(finding.severity is Severity.BLOCK for finding in finished.findings)
 
 
-def _describe_retry(way: TrainingStatus | None) -> str:
+def _describe_retry(status: TrainingStatus | None) -> str:
     """What the same command does if it is run again."""
-    if way is None:
+    if status is None:
         return "runs it again"
-    return "starts over: no checkpoint is complete" if way.saved is None else f"continues from step {way.saved:,}"
+    return "starts over: no checkpoint is complete" if status.saved is None else f"continues from step {status.saved:,}"

@@ -47,12 +47,12 @@ class JobView:
             self._said = _drop_countdown(line)
             self.say(line)
 
-    def update(self, roster: RunProgress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Shows the rank table instead of the job's state."""
         self._close_state()
         if self._table is None:
             self._table = LaunchLiveView(self._console)
-        self._table.update(roster)
+        self._table.update(progress)
 
     def write(self, data: bytes) -> None:
         """Prints whole lines; on a terminal without control characters."""

@@ -28,12 +28,12 @@ class LaunchLiveView:
         self._pending: list[RenderableType] = []
         self._printed = float("-inf")
 
-    def update(self, roster: RunProgress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Redraws the rank table."""
         self._flush()
         if not self._live.is_started:
             self._live.start()
-        self._live.update(RosterView(roster), refresh=True)
+        self._live.update(RosterView(progress), refresh=True)
 
     def say(self, what: str | RenderableType) -> None:
         """Prints above the rank table; a string may have ANSI colours."""

@@ -44,8 +44,8 @@ class PlainLaunchWriter:
         self._generation: int | None = None
         self._forget()
 
-    def update(self, roster: RunProgress) -> None:
-        for line in self._lines(roster):
+    def update(self, progress: RunProgress) -> None:
+        for line in self._lines(progress):
             self._write(line)
 
     def _forget(self) -> None:
@@ -58,7 +58,7 @@ class PlainLaunchWriter:
         self._waited_at = NEVER
         self._cut: dict[str, tuple[float, float]] = {}
         self._stepped_at = NEVER
-        self._way_step: int | None = None
+        self._training_step: int | None = None
         self._ending = ""
         self._finished = ""
         self._stall: Stall | None = None
@@ -68,81 +68,81 @@ class PlainLaunchWriter:
         self._noticed: tuple[str, ...] = ()
         self._noticed_at = NEVER
 
-    def _lines(self, roster: RunProgress) -> Iterator[str]:
+    def _lines(self, progress: RunProgress) -> Iterator[str]:
         if self._generation is None:
-            who = f"{format_count(roster.world, 'rank')} on {format_count(len(roster.rows), 'node')}"
-            yield f"run {roster.run}: {roster.program}, {who}, master {roster.master.removesuffix(':0')}"
-        elif self._generation != roster.generation:
+            who = f"{format_count(progress.world, 'rank')} on {format_count(len(progress.rows), 'node')}"
+            yield f"run {progress.run}: {progress.program}, {who}, master {progress.master.removesuffix(':0')}"
+        elif self._generation != progress.generation:
             self._forget()
-            if roster.generation > 1:
-                why = f", because {roster.restarting}" if roster.restarting else ""
-                yield f"attempt {roster.generation}: restarting all ranks{why}"
-        self._generation = roster.generation
-        yield from self._phases(roster)
-        yield from self._nodes(roster)
-        yield from self._format_deaths(roster)
-        if not roster.stopping:
-            yield from self._waits(roster)
-        yield from self._compilations(roster)
-        yield from self._steps(roster)
-        yield from self._stalls(roster)
-        yield from self._notices(roster)
-        if roster.stopping != self._ending:
-            self._ending = roster.stopping
-            yield f"stopping: {roster.stopping}"
-        if roster.finished != self._finished:
-            self._finished = roster.finished
-            yield f"finished: {roster.finished}"
+            if progress.generation > 1:
+                why = f", because {progress.restarting}" if progress.restarting else ""
+                yield f"attempt {progress.generation}: restarting all ranks{why}"
+        self._generation = progress.generation
+        yield from self._phases(progress)
+        yield from self._nodes(progress)
+        yield from self._format_deaths(progress)
+        if not progress.stopping:
+            yield from self._waits(progress)
+        yield from self._compilations(progress)
+        yield from self._steps(progress)
+        yield from self._stalls(progress)
+        yield from self._notices(progress)
+        if progress.stopping != self._ending:
+            self._ending = progress.stopping
+            yield f"stopping: {progress.stopping}"
+        if progress.finished != self._finished:
+            self._finished = progress.finished
+            yield f"finished: {progress.finished}"
 
-    def _phases(self, roster: RunProgress) -> Iterator[str]:
+    def _phases(self, progress: RunProgress) -> Iterator[str]:
         """Each phase that all ranks have reached, at once; before that, counts of the furthest phase at intervals."""
-        slowest = min((phase for row in roster.rows for phase, count in row.phases if count), default=Phase.WAITING)
-        after = format_duration(roster.now - roster.began)
+        slowest = min((phase for row in progress.rows for phase, count in row.phases if count), default=Phase.WAITING)
+        after = format_duration(progress.now - progress.began)
         for phase in Phase:
             if self._complete < phase <= slowest:
-                yield f"phase {phase.name.lower()} {roster.world}/{roster.world} {after}"
+                yield f"phase {phase.name.lower()} {progress.world}/{progress.world} {after}"
         self._complete = max(self._complete, slowest)
-        count = (roster.phase, roster.there)
-        due = roster.now - self._counted_at >= COUNT_SECONDS
-        if roster.phase > self._complete and count != self._counted and due:
-            self._counted, self._counted_at = count, roster.now
-            yield f"phase {roster.phase.name.lower()} {roster.there}/{roster.world} {after}"
+        count = (progress.phase, progress.there)
+        due = progress.now - self._counted_at >= COUNT_SECONDS
+        if progress.phase > self._complete and count != self._counted and due:
+            self._counted, self._counted_at = count, progress.now
+            yield f"phase {progress.phase.name.lower()} {progress.there}/{progress.world} {after}"
 
-    def _nodes(self, roster: RunProgress) -> Iterator[str]:
+    def _nodes(self, progress: RunProgress) -> Iterator[str]:
         """The nodes that fall silent, still are, or are back."""
-        cut = {row.node: row.since for row in roster.rows if row.state in {"cut", "gone"}}
+        cut = {row.node: row.since for row in progress.rows if row.state in {"cut", "gone"}}
         for node in [node for node in self._cut if node not in cut]:
             since, _reported_at = self._cut.pop(node)
-            yield f"node {node} back after {format_duration(roster.now - since)}"
-        silent = (each for each in roster.missing if each.trouble in {MissingReason.GONE, MissingReason.SILENT})
+            yield f"node {node} back after {format_duration(progress.now - since)}"
+        silent = (each for each in progress.missing if each.trouble in {MissingReason.GONE, MissingReason.SILENT})
         due = []
         for each in silent:
-            since, reported_at = self._cut.get(each.node, (roster.now - each.seconds, NEVER))
-            if each.seconds >= SILENT_SECONDS and roster.now - reported_at >= AGAIN_SECONDS:
-                self._cut[each.node] = (since, roster.now)
+            since, reported_at = self._cut.get(each.node, (progress.now - each.seconds, NEVER))
+            if each.seconds >= SILENT_SECONDS and progress.now - reported_at >= AGAIN_SECONDS:
+                self._cut[each.node] = (since, progress.now)
                 due.append(each)
         for wait in group_missing(due):
             yield f"node {wait.who}{wait.reason}"
 
-    def _format_deaths(self, roster: RunProgress) -> Iterator[str]:
+    def _format_deaths(self, progress: RunProgress) -> Iterator[str]:
         """The ranks that died, unless the run is already stopping."""
         if self._ending:
             return
-        dead = [each for each in roster.missing if each.trouble is MissingReason.DEAD]
+        dead = [each for each in progress.missing if each.trouble is MissingReason.DEAD]
         news = [replace(each, ranks=tuple(rank for rank in each.ranks if rank not in self._dead)) for each in dead]
-        for wait in group_missing((each for each in news if each.ranks), roster.interest):
+        for wait in group_missing((each for each in news if each.ranks), progress.interest):
             self._dead.update(wait.ranks)
             yield f"dead: {wait.who}{wait.reason}"
 
-    def _waits(self, roster: RunProgress) -> Iterator[str]:
+    def _waits(self, progress: RunProgress) -> Iterator[str]:
         """The ranks that are late; all that are due are grouped, so that a thousand are few lines."""
-        if roster.now - self._waited_at < WAIT_SECONDS:
+        if progress.now - self._waited_at < WAIT_SECONDS:
             return
-        due = [each for each in roster.missing if self._is_late(each, roster.now)]
+        due = [each for each in progress.missing if self._is_late(each, progress.now)]
         for wait in group_missing(due):
             yield f"waiting for {wait.who}{wait.reason}"
         for each in due:
-            self._waiting[each.node, each.why] = self._waited_at = roster.now
+            self._waiting[each.node, each.why] = self._waited_at = progress.now
 
     def _is_late(self, missing: MissingRanks, now: float) -> bool:
         reported_at = self._waiting.get((missing.node, missing.why), NEVER)
@@ -152,48 +152,51 @@ class PlainLaunchWriter:
             and now - reported_at >= AGAIN_SECONDS
         )
 
-    def _stalls(self, roster: RunProgress) -> Iterator[str]:
+    def _stalls(self, progress: RunProgress) -> Iterator[str]:
         """Why the run makes no progress, once for each cause, and when it does again."""
-        stall = roster.stall if roster.stall is not None and roster.stall.grave and not roster.stopping else None
+        stall = (
+            progress.stall if progress.stall is not None and progress.stall.grave and not progress.stopping else None
+        )
         if stall is not None and (
             self._stall is None or (stall.code, stall.nodes) != (self._stall.code, self._stall.nodes)
         ):
             yield f"stuck {stall.code} {fold_names(stall.nodes)}: {stall.seen}"
             yield f"fix {stall.fix}"
-            self._stalled_at = roster.now if self._stall is None else self._stalled_at
+            self._stalled_at = progress.now if self._stall is None else self._stalled_at
             self._stall = stall
-        elif stall is None and self._stall is not None and not roster.stopping and not roster.finished:
+        elif stall is None and self._stall is not None and not progress.stopping and not progress.finished:
             slow, self._stall = self._stall.slow, None
-            yield f"{'full speed' if slow else 'progress'} again after {format_duration(roster.now - self._stalled_at)}"
+            after = format_duration(progress.now - self._stalled_at)
+            yield f"{'full speed' if slow else 'progress'} again after {after}"
 
-    def _notices(self, roster: RunProgress) -> Iterator[str]:
+    def _notices(self, progress: RunProgress) -> Iterator[str]:
         """What the record lacks, at intervals while it grows."""
-        if roster.notices != self._noticed and roster.now - self._noticed_at >= AGAIN_SECONDS:
-            self._noticed, self._noticed_at = roster.notices, roster.now
-            yield from (f"dropped {notice}" for notice in roster.notices)
+        if progress.notices != self._noticed and progress.now - self._noticed_at >= AGAIN_SECONDS:
+            self._noticed, self._noticed_at = progress.notices, progress.now
+            yield from (f"dropped {notice}" for notice in progress.notices)
 
-    def _compilations(self, roster: RunProgress) -> Iterator[str]:
+    def _compilations(self, progress: RunProgress) -> Iterator[str]:
         """A compilation that lasts, and its end."""
-        compiling = sum(row.compiling for row in roster.rows)
+        compiling = sum(row.compiling for row in progress.rows)
         if not compiling:
             since, self._compiling_since = self._compiling_since, None
             if since is not None and self._compiling_said:
-                yield f"compiled after {format_duration(roster.now - since)}"
+                yield f"compiled after {format_duration(progress.now - since)}"
             self._compiling_said = False
             return
         if self._compiling_since is None:
-            self._compiling_since = roster.now
-        if not self._compiling_said and roster.now - self._compiling_since >= WAIT_SECONDS:
+            self._compiling_since = progress.now
+        if not self._compiling_said and progress.now - self._compiling_since >= WAIT_SECONDS:
             self._compiling_said = True
-            yield f"compiling on {compiling}/{roster.world} ranks"
+            yield f"compiling on {compiling}/{progress.world} ranks"
 
-    def _steps(self, roster: RunProgress) -> Iterator[str]:
-        if roster.step is not None and roster.now - self._stepped_at >= AGAIN_SECONDS:
-            self._stepped_at = roster.now
-            if roster.way is not None:
-                if roster.way.step != self._way_step:
-                    yield format_progress_line(roster.way)
-                self._way_step = roster.way.step
+    def _steps(self, progress: RunProgress) -> Iterator[str]:
+        if progress.step is not None and progress.now - self._stepped_at >= AGAIN_SECONDS:
+            self._stepped_at = progress.now
+            if progress.way is not None:
+                if progress.way.step != self._training_step:
+                    yield format_progress_line(progress.way)
+                self._training_step = progress.way.step
                 return
-            rate = "" if roster.step_seconds is None else f" {format_pace(roster.step_seconds)}"
-            yield f"step {roster.step}{rate}"
+            rate = "" if progress.step_seconds is None else f" {format_pace(progress.step_seconds)}"
+            yield f"step {progress.step}{rate}"

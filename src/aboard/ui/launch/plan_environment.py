@@ -24,13 +24,13 @@ class PlanEnvironment:
     of_rank: dict[str, tuple[tuple[Value, ...], ...]] = field(default_factory=dict)
 
 
-def compare_environments(plan: Plan, hide: PlanRedactor) -> PlanEnvironment:
+def compare_environments(plan: Plan, redactor: PlanRedactor) -> PlanEnvironment:
     """Secrets are replaced here, so that they cannot be printed by mistake."""
     names = dict.fromkeys(name for _node, start in plan.starts() for name in start.env)
     env = PlanEnvironment()
     patterns = _list_patterns(plan.parts)
     for name in names:
-        values = tuple(_list_values(part, name, hide) for part in plan.parts)
+        values = tuple(_list_values(part, name, redactor) for part in plan.parts)
         first = values[0][0] if values[0] else None
         if first is not None and all(value == first for row in values for value in row):
             env.same[name] = first
@@ -43,10 +43,14 @@ def compare_environments(plan: Plan, hide: PlanRedactor) -> PlanEnvironment:
     return env
 
 
-def _list_values(part: NodePlan, name: str, hide: PlanRedactor) -> tuple[Value, ...]:
+def _list_values(node_plan: NodePlan, name: str, redactor: PlanRedactor) -> tuple[Value, ...]:
     return tuple(
-        HIDDEN if name in start.secrets else hide.hide_variable(name, start.env[name]) if name in start.env else None
-        for start in part.starts
+        HIDDEN
+        if name in start.secrets
+        else redactor.hide_variable(name, start.env[name])
+        if name in start.env
+        else None
+        for start in node_plan.starts
     )
 
 

@@ -44,10 +44,10 @@ def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: PlanRedactor) -> dict[str, Any]:
+def _describe_node(plan: Plan, environment: PlanEnvironment, place: int, redactor: PlanRedactor) -> dict[str, Any]:
     part = plan.parts[place]
-    own = {name: values[place] for name, values in env.of_node.items() if values[place] is not None}
-    starts = [_describe_start(start, env, hide) for start in part.starts]
+    own = {name: values[place] for name, values in environment.of_node.items() if values[place] is not None}
+    starts = [_describe_start(start, environment, redactor) for start in part.starts]
     same = {key: starts[0][key] for key in SHARED if all(start[key] == starts[0][key] for start in starts)}
     return {
         "name": part.node.name,
@@ -56,32 +56,34 @@ def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: PlanRedac
         "transport": part.node.transport.value,
         **{key: value for key, value in (("user", part.node.user), ("port", part.node.port)) if value is not None},
         "interpreter": describe_interpreter(part.node),
-        **_describe_container(part.starts[0].container, hide),
+        **_describe_container(part.starts[0].container, redactor),
         "env": own,
         **same,
         "starts": [{key: value for key, value in start.items() if key not in same} for start in starts],
     }
 
 
-def _describe_container(container: Container | None, hide: PlanRedactor) -> dict[str, Any]:
+def _describe_container(container: Container | None, redactor: PlanRedactor) -> dict[str, Any]:
     """Its Python and its variables are those of the ranks."""
     fields = describe_container(container).get("container", {})
     hidden = {
-        name: hide.hide_words(value) if isinstance(value, list) else hide(value) if value else value
+        name: redactor.hide_words(value) if isinstance(value, list) else redactor(value) if value else value
         for name, value in fields.items()
         if not isinstance(value, bool)
     }
     return {"container": {**fields, **hidden}} if fields else {}
 
 
-def _describe_start(start: Start, env: PlanEnvironment, hide: PlanRedactor) -> dict[str, Any]:
-    own = [name for name in start.env if name in env.counted or name in env.of_rank]
+def _describe_start(start: Start, environment: PlanEnvironment, redactor: PlanRedactor) -> dict[str, Any]:
+    own = [name for name in start.env if name in environment.counted or name in environment.of_rank]
     return {
         "child": start.child,
         "rank": start.rank,
-        "argv": hide.hide_words(start.argv),
-        "cwd": start.cwd and hide(start.cwd),
+        "argv": redactor.hide_words(start.argv),
+        "cwd": start.cwd and redactor(start.cwd),
         "cores": list(start.cores),
         "beacon": start.beacon,
-        "env": {name: HIDDEN if name in start.secrets else hide.hide_variable(name, start.env[name]) for name in own},
+        "env": {
+            name: HIDDEN if name in start.secrets else redactor.hide_variable(name, start.env[name]) for name in own
+        },
     }

@@ -82,20 +82,20 @@ class PlanView:
             lots.setdefault(self._shape(place, part), []).append(place)
         return list(lots.values())
 
-    def _shape(self, place: int, part: NodePlan) -> "_Shape":
+    def _shape(self, place: int, node_plan: NodePlan) -> "_Shape":
         return _Shape(
-            container=_describe_container(part.starts[0].container),
-            interpreter="" if part.node.interpreter is None else str(part.node.interpreter),
-            commands=tuple(self._command(part, local) for local in range(len(part.starts))),
-            setup=part.node.setup,
-            cwds=tuple(start.cwd for start in part.starts),
-            cores=tuple(start.cores for start in part.starts),
+            container=_describe_container(node_plan.starts[0].container),
+            interpreter="" if node_plan.node.interpreter is None else str(node_plan.node.interpreter),
+            commands=tuple(self._command(node_plan, local) for local in range(len(node_plan.starts))),
+            setup=node_plan.node.setup,
+            cwds=tuple(start.cwd for start in node_plan.starts),
+            cores=tuple(start.cores for start in node_plan.starts),
             env=tuple(_list_node_env(self._env, place)),
         )
 
-    def _command(self, part: NodePlan, local: int) -> str:
+    def _command(self, node_plan: NodePlan, local: int) -> str:
         """The command as it could be typed on the node; the local rank option uses its variable."""
-        words = tuple(self._hide.hide_words(_strip_setup(part, part.starts[local])))
+        words = tuple(self._hide.hide_words(_strip_setup(node_plan, node_plan.starts[local])))
         option = self._plan.program.local_rank
         if option and f"{option}={local}" in words:
             place = words.index(f"{option}={local}")
@@ -171,10 +171,10 @@ def _list_own_variables(plan: Plan) -> frozenset[str]:
     return frozenset(rank_env).union(*own, *chosen)
 
 
-def _strip_setup(part: NodePlan, start: Start) -> tuple[str, ...]:
+def _strip_setup(node_plan: NodePlan, start: Start) -> tuple[str, ...]:
     """The argv without the setup wrapper; setup lines are shown separately."""
     bare = start.argv[SETUP_WORDS:]
-    return bare if part.node.setup and prepend_setup(part.node, bare) == start.argv else start.argv
+    return bare if node_plan.node.setup and prepend_setup(node_plan.node, bare) == start.argv else start.argv
 
 
 def _describe_container(container: Container | None) -> tuple[tuple[str, str], ...]:
@@ -197,11 +197,11 @@ def _quote_command(words: tuple[str, ...]) -> str:
     return join_argv(words)
 
 
-def _list_node_env(env: PlanEnvironment, place: int) -> Iterator[tuple[str, tuple[str | None, ...]]]:
-    for name, nodes in env.of_node.items():
+def _list_node_env(environment: PlanEnvironment, place: int) -> Iterator[tuple[str, tuple[str | None, ...]]]:
+    for name, nodes in environment.of_node.items():
         if nodes[place] is not None:
             yield name, (nodes[place],)
-    for name, rows in env.of_rank.items():
+    for name, rows in environment.of_rank.items():
         yield name, rows[place]
 
 

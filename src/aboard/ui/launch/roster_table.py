@@ -38,17 +38,17 @@ FULL = 0.9
 class RosterTable:
     """At most `lines` lines, including the heading."""
 
-    def __init__(self, roster: RunProgress, *, width: int, lines: int, one_by_one: bool) -> None:
-        self._roster = roster
+    def __init__(self, progress: RunProgress, *, width: int, lines: int, one_by_one: bool) -> None:
+        self._progress = progress
         self._width = width
         self._trouble: dict[str, MissingReason] = {}
-        for missing in roster.missing:
+        for missing in progress.missing:
             kind = missing.trouble
             self._trouble[missing.node] = min(kind, self._trouble.get(missing.node, kind))
-        self._training = all(row.phases and row.phases[0][0] >= Phase.STEPS for row in roster.rows)
+        self._training = all(row.phases and row.phases[0][0] >= Phase.STEPS for row in progress.rows)
         self._heads = [] if self._training else [pair[width < WIDE] for pair in HEADS.values()]
         self._label = self._label_room()
-        lots = [[row] for row in roster.rows] if one_by_one else self._alike()
+        lots = [[row] for row in progress.rows] if one_by_one else self._alike()
         self._lots, self._left = _split_lots(lots, lines - 1)
 
     def __rich__(self) -> NodeGrid:
@@ -58,7 +58,7 @@ class RosterTable:
             label = f"{format_count(len(others), 'other')} {fold_names(others)}"
             rows.append(GridRow(label=self._truncate_label(label), style="dim"))
         steps = ("step", "s/step") if self._training else ()
-        finished = ("finished",) if any(_count_ranks(row, Phase.DONE) for row in self._roster.rows) else ()
+        finished = ("finished",) if any(_count_ranks(row, Phase.DONE) for row in self._progress.rows) else ()
         return NodeGrid(self._heads, rows, (*steps, *finished, "cpu", "memory", "load", "ranks use"))
 
     @property
@@ -74,7 +74,7 @@ class RosterTable:
     def _alike(self) -> list[list[NodeRow]]:
         """Groups by trouble, by used memory, then by the phase of the slowest rank; the worst come first."""
         lots: dict[tuple[int, bool, int], list[NodeRow]] = {}
-        for row in self._roster.rows:
+        for row in self._progress.rows:
             slowest = row.phases[0][0] if row.phases else Phase.WAITING
             phase = Phase.STEPS if self._training else slowest
             key = (self._trouble.get(row.node, MissingReason.LATE), not _is_full(row), phase)
@@ -97,7 +97,7 @@ class RosterTable:
             return label
         return set_cell_size(label, self._label - 1).rstrip() + "…"
 
-    def _marks(self, lot: Sequence[NodeRow], trouble: MissingReason | None) -> tuple[StatusMark, ...]:
+    def _marks(self, lot: Sequence[NodeRow], reason: MissingReason | None) -> tuple[StatusMark, ...]:
         """For each phase, whether all ranks have reached it, how many have, or that they are coming to it."""
         world = sum(len(row.ranks) for row in lot)
         marks, ahead = [], False
@@ -109,7 +109,7 @@ class RosterTable:
                 marks.append(StatusMark(sign=_format_share(there, world), style=SOME) if there else NOT_ASKED)
             else:
                 ahead = True
-                marks.append(_choose_mark(there, world, trouble))
+                marks.append(_choose_mark(there, world, reason))
         return tuple(marks)
 
     def _figures(self, lot: Sequence[NodeRow]) -> Mapping[str, str]:
@@ -152,11 +152,11 @@ def _count_ranks(row: NodeRow, phase: Phase) -> int:
     return sum(count for reached, count in row.phases if reached >= phase)
 
 
-def _choose_mark(there: int, world: int, trouble: MissingReason | None) -> StatusMark:
+def _choose_mark(there: int, world: int, reason: MissingReason | None) -> StatusMark:
     """The mark of the next phase: pending, partly reached, or out of reach."""
-    if trouble is MissingReason.DEAD:
+    if reason is MissingReason.DEAD:
         return DEAD
-    if trouble in {MissingReason.GONE, MissingReason.SILENT}:
+    if reason in {MissingReason.GONE, MissingReason.SILENT}:
         return LOST
     return StatusMark(sign=_format_share(there, world), style=SOME) if there else PENDING
 

@@ -38,7 +38,7 @@ TAIL = 6
 STALL_LINES, INDENT, LONG_WORD = 3, 7, 16
 TAIL_AT_LEAST = 3
 # Lines that a training's own view leaves for the nodes.
-WAY_AT_LEAST = 4
+TRAINING_AT_LEAST = 4
 # Characters of one text, before it is cut to the terminal's width.
 LONGEST = 1000
 
@@ -50,8 +50,8 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 class RosterView:
     """Never higher than the terminal."""
 
-    def __init__(self, roster: RunProgress) -> None:
-        self._roster = roster
+    def __init__(self, progress: RunProgress) -> None:
+        self._progress = progress
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         screen = options.height or options.max_height
@@ -59,48 +59,48 @@ class RosterView:
         yield BoundedHeight(Group(*self._parts(options.max_width, height, screen)), height)
 
     def _parts(self, width: int, height: int, screen: int) -> Iterator[RenderableType]:
-        roster = self._roster
-        heading = list(_render_heading(roster, width))
+        progress = self._progress
+        heading = list(_render_heading(progress, width))
         yield from heading
         room = height - len(heading)
-        if roster.way is not None and room > WAY_AT_LEAST:
-            way = TrainingProgressView(roster.way, lines=min(room - WAY_AT_LEAST, room // 2))
-            yield way
-            room -= way.height
-        stall = _render_stall(roster, width)
+        if progress.way is not None and room > TRAINING_AT_LEAST:
+            training = TrainingProgressView(progress.way, lines=min(room - TRAINING_AT_LEAST, room // 2))
+            yield training
+            room -= training.height
+        stall = _render_stall(progress, width)
         yield from stall
         room -= len(stall)
-        notices = [_render_line(Text(f"! {notice}", style="yellow")) for notice in roster.notices[:MOST_NOTICES]]
+        notices = [_render_line(Text(f"! {notice}", style="yellow")) for notice in progress.notices[:MOST_NOTICES]]
         yield from notices
         room -= len(notices)
-        missing = _render_missing(roster, max(1, room // 3))
+        missing = _render_missing(progress, max(1, room // 3))
         yield from missing
         room -= len(missing)
-        few = len(roster.rows) <= min(ONE_BY_ONE, screen * 2 // 3 - HEADINGS)
-        tail = min(len(roster.tail), TAIL_AT_LEAST) + bool(roster.tail) if room > 2 * TAIL_AT_LEAST else 0
-        if room - tail > 1 and not roster.finished:
+        few = len(progress.rows) <= min(ONE_BY_ONE, screen * 2 // 3 - HEADINGS)
+        tail = min(len(progress.tail), TAIL_AT_LEAST) + bool(progress.tail) if room > 2 * TAIL_AT_LEAST else 0
+        if room - tail > 1 and not progress.finished:
             table = RosterTable(
-                roster, width=width, lines=room - tail, one_by_one=few and len(roster.rows) < room - tail
+                progress, width=width, lines=room - tail, one_by_one=few and len(progress.rows) < room - tail
             )
             yield table
             room -= table.height
-        yield from _render_tail(roster, min(TAIL, room - 1))
+        yield from _render_tail(progress, min(TAIL, room - 1))
 
 
-def _render_heading(roster: RunProgress, width: int) -> Iterator[Text]:
+def _render_heading(progress: RunProgress, width: int) -> Iterator[Text]:
     """The run, its duration, its progress, and what it uses."""
     width = min(width, HEADING)
-    again = f"attempt {roster.generation}, " if roster.generation > 1 else ""
-    who = f"{format_count(roster.world, 'rank')} on {format_count(len(roster.rows), 'node')}"
-    right = f" {again}{who}, {format_duration(roster.now - roster.began)}"
-    left = Text.assemble((f"{RULE * 2} ", "dim"), (roster.run, "bold"), "  ")
+    again = f"attempt {progress.generation}, " if progress.generation > 1 else ""
+    who = f"{format_count(progress.world, 'rank')} on {format_count(len(progress.rows), 'node')}"
+    right = f" {again}{who}, {format_duration(progress.now - progress.began)}"
+    left = Text.assemble((f"{RULE * 2} ", "dim"), (progress.run, "bold"), "  ")
     room = width - left.cell_len - cell_len(right) - 2
-    left.append(_shorten_path(escape_text(roster.program, LONGEST), room) if room > 0 else "")
+    left.append(_shorten_path(escape_text(progress.program, LONGEST), room) if room > 0 else "")
     # A rule separates it from the ranks' output right above.
     left.append(f" {RULE * max(1, width - 1 - left.cell_len - cell_len(right))}", style="dim")
     yield _render_line(left.append(right))
-    yield _render_line(_render_phase(roster, width))
-    if len(roster.rows) > 1 and (used := _format_usage(roster, width)):
+    yield _render_line(_render_phase(progress, width))
+    if len(progress.rows) > 1 and (used := _format_usage(progress, width)):
         yield _render_line(Text(used, style="dim"))
 
 
@@ -109,40 +109,40 @@ def _shorten_path(path: str, room: int) -> str:
     return path if cell_len(path) <= room else "…" + path[len(path) - room + 1 :]
 
 
-def _render_phase(roster: RunProgress, width: int) -> Text:
-    if roster.finished or roster.stopping:
-        message = roster.finished or f"stopping: {roster.stopping}"
-        return Text(escape_text(message, LONGEST), style="bold" if roster.finished else "bold red")
-    complete = roster.there == roster.world
-    count = f"{roster.there:,}/{roster.world:,} ranks"
+def _render_phase(progress: RunProgress, width: int) -> Text:
+    if progress.finished or progress.stopping:
+        message = progress.finished or f"stopping: {progress.stopping}"
+        return Text(escape_text(message, LONGEST), style="bold" if progress.finished else "bold red")
+    complete = progress.there == progress.world
+    count = f"{progress.there:,}/{progress.world:,} ranks"
     line = Text.assemble(
-        (roster.phase.label, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
+        (progress.phase.label, "bold green" if progress.phase is Phase.STEPS and complete else "bold"), "  "
     )
-    compiling = sum(row.compiling for row in roster.rows)
+    compiling = sum(row.compiling for row in progress.rows)
     if compiling:
-        return line.append(f"compiling on {compiling:,}/{roster.world:,} ranks")
-    if roster.step is not None:
+        return line.append(f"compiling on {compiling:,}/{progress.world:,} ranks")
+    if progress.step is not None:
         # Our trainer reports its step on lines of its own.
-        parts = [] if roster.way is not None else [f"step {roster.step:,}"]
-        parts += [] if roster.step_seconds is None else [format_pace(roster.step_seconds)]
+        parts = [] if progress.way is not None else [f"step {progress.step:,}"]
+        parts += [] if progress.step_seconds is None else [format_pace(progress.step_seconds)]
         line.append(" · ".join(parts))
         return line if complete else line.append(f"  {count}", style="yellow")
     line.append(f"{count}  ", style="green" if complete else "yellow")
     cells = min(BAR, width - line.cell_len)
-    if cells >= BAR // 4 and roster.phase < Phase.STEPS:
-        line.append_text(render_bar(_compute_progress(roster), cells))
+    if cells >= BAR // 4 and progress.phase < Phase.STEPS:
+        line.append_text(render_bar(_compute_progress(progress), cells))
     return line
 
 
-def _compute_progress(roster: RunProgress) -> float:
+def _compute_progress(progress: RunProgress) -> float:
     """The average progress of all ranks towards the first step."""
-    total = sum(min(phase, Phase.STEPS) * count for row in roster.rows for phase, count in row.phases)
-    return total / (Phase.STEPS * max(1, roster.world))
+    total = sum(min(phase, Phase.STEPS) * count for row in progress.rows for phase, count in row.phases)
+    return total / (Phase.STEPS * max(1, progress.world))
 
 
-def _format_usage(roster: RunProgress, width: int) -> str:
+def _format_usage(progress: RunProgress, width: int) -> str:
     """The resources that all ranks use, with ranges over the nodes; parts that do not fit are left out."""
-    rows = roster.rows
+    rows = progress.rows
     cores = [row.cpu for row in rows if row.cpu is not None]
     resident = [row.rss for row in rows if row.rss is not None]
     shares = format_range((None if row.memory is None else 100 * row.memory for row in rows), "{:.0f}")
@@ -160,10 +160,10 @@ def _format_usage(roster: RunProgress, width: int) -> str:
     return line
 
 
-def _render_stall(roster: RunProgress, width: int) -> list[Text]:
+def _render_stall(progress: RunProgress, width: int) -> list[Text]:
     """The verdict on a stalled run and the fix; a wait that is part of the work is only a note."""
-    stall = roster.stall
-    if stall is None or roster.stopping or roster.finished:
+    stall = progress.stall
+    if stall is None or progress.stopping or progress.finished:
         return []
     if not stall.grave:
         return [_render_line(Text(f"note  {_shorten_to_site(stall.seen, width - len('note  '))}", style="dim"))]
@@ -194,10 +194,12 @@ def _shorten_to_site(text: str, room: int) -> str:
     return f"{words}… {site[0]}{after}"
 
 
-def _render_missing(roster: RunProgress, most: int) -> list[Text]:
+def _render_missing(progress: RunProgress, most: int) -> list[Text]:
     """One line per reason; those that do not fit share one."""
-    ending = bool(roster.stopping or roster.finished)
-    groups = [wait for wait in group_missing(roster.missing, roster.interest) if _is_worth_showing(wait, ending=ending)]
+    ending = bool(progress.stopping or progress.finished)
+    groups = [
+        wait for wait in group_missing(progress.missing, progress.interest) if _is_worth_showing(wait, ending=ending)
+    ]
     visible_groups = groups if len(groups) <= most else groups[: most - 1]
     lines, last = [], ""
     for wait in visible_groups:
@@ -222,17 +224,17 @@ def _render_missing(roster: RunProgress, most: int) -> list[Text]:
     return lines
 
 
-def _is_worth_showing(wait: MissingGroup, *, ending: bool) -> bool:
+def _is_worth_showing(group: MissingGroup, *, ending: bool) -> bool:
     """Late ranks do not matter in a run that is stopping."""
-    return wait.trouble is not MissingReason.LATE or (wait.seconds >= SHOW_AFTER_SECONDS and not ending)
+    return group.trouble is not MissingReason.LATE or (group.seconds >= SHOW_AFTER_SECONDS and not ending)
 
 
-def _render_tail(roster: RunProgress, room: int) -> Iterator[Text]:
-    if not roster.tail or room < 1:
+def _render_tail(progress: RunProgress, room: int) -> Iterator[Text]:
+    if not progress.tail or room < 1:
         return
-    where = next((row.node for row in roster.rows if roster.interest in row.ranks), "")
-    yield _render_line(Text(f"last lines of rank {roster.interest}{where and ' on '}{where}:", style="dim"))
-    for line in roster.tail[-room:]:
+    where = next((row.node for row in progress.rows if progress.interest in row.ranks), "")
+    yield _render_line(Text(f"last lines of rank {progress.interest}{where and ' on '}{where}:", style="dim"))
+    for line in progress.tail[-room:]:
         yield _render_line(Text.assemble(("│ ", "dim"), clean_line(line.raw())))
 
 

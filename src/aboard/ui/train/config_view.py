@@ -45,10 +45,12 @@ def _build_lines(choices: Sequence[ResolvedSetting]) -> Iterator[tuple[str, str]
             yield from ((f"    - {_format_yaml(item)}", "") for item in each.value)
 
 
-def _format_entry(choice: ResolvedSetting) -> str:
-    key = choice.name.partition(".")[2]
+def _format_entry(setting: ResolvedSetting) -> str:
+    key = setting.name.partition(".")[2]
     return (
-        f"{key}:" if choice.value is None or _is_mapping_list(choice.value) else f"{key}: {_format_yaml(choice.value)}"
+        f"{key}:"
+        if setting.value is None or _is_mapping_list(setting.value)
+        else f"{key}: {_format_yaml(setting.value)}"
     )
 
 

@@ -20,42 +20,42 @@ _THOUSAND, _MILLION = 1e3, 1e6
 class TrainingProgressView:
     """At most `lines` lines; the curve is dropped first if there is little room."""
 
-    def __init__(self, way: TrainingStatus, *, lines: int) -> None:
-        self._way = way
-        has_curve = len(way.curve) >= LEAST_POINTS
+    def __init__(self, status: TrainingStatus, *, lines: int) -> None:
+        self._status = status
+        has_curve = len(status.curve) >= LEAST_POINTS
         self._curve = min(CURVE_LINES, lines - 2) if has_curve and lines - 2 > 1 else 0
         self.height = 2 + self._curve
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield _render_progress(self._way, options.max_width)
-        yield _render_figures(self._way.metrics, options.max_width)
+        yield _render_progress(self._status, options.max_width)
+        yield _render_figures(self._status.metrics, options.max_width)
         if self._curve:
-            yield LossCurveView(self._way.curve, lines=self._curve, until=int(self._way.metrics.get("steps", 0)))
+            yield LossCurveView(self._status.curve, lines=self._curve, until=int(self._status.metrics.get("steps", 0)))
 
 
-def format_progress_line(way: TrainingStatus) -> str:
+def format_progress_line(status: TrainingStatus) -> str:
     """The same on one plain line."""
-    metrics = way.metrics
+    metrics = status.metrics
     steps = f"/{metrics['steps']:.0f}" if "steps" in metrics else ""
-    parts = [f"train step {way.step}{steps}", *(f"{name} {value}" for name, value in _list_figures(metrics))]
-    if way.left is not None:
-        parts.append(f"left {format_duration(way.left)}")
+    parts = [f"train step {status.step}{steps}", *(f"{name} {value}" for name, value in _list_figures(metrics))]
+    if status.left is not None:
+        parts.append(f"left {format_duration(status.left)}")
     return " · ".join(parts)
 
 
-def _render_progress(way: TrainingStatus, width: int) -> Text:
-    metrics = way.metrics
+def _render_progress(status: TrainingStatus, width: int) -> Text:
+    metrics = status.metrics
     steps = f" of {metrics['steps']:,.0f}" if "steps" in metrics else ""
-    parts = [f"step {way.step:,}{steps}"]
+    parts = [f"step {status.step:,}{steps}"]
     if "epoch" in metrics:
         parts.append(f"epoch {metrics['epoch']:.2f}")
-    if way.left is not None and way.share != 1:
-        parts.append(f"{format_duration(way.left)} left")
+    if status.left is not None and status.share != 1:
+        parts.append(f"{format_duration(status.left)} left")
     text = " · ".join(parts)
     line = Text(no_wrap=True, overflow="ellipsis")
     cells = min(BAR, width - cell_len(text) - 8)
-    if way.share is not None and cells >= BAR // 4:
-        line.append_text(render_bar(way.share, cells)).append(f" {way.share:4.0%}  ", style="bold")
+    if status.share is not None and cells >= BAR // 4:
+        line.append_text(render_bar(status.share, cells)).append(f" {status.share:4.0%}  ", style="bold")
     return line.append(text)
 
 

@@ -22,14 +22,14 @@ MOST_PLACES = 6
 class ExternalJobView:
     """Print it with `crop=False`, so that long commands are not cut."""
 
-    def __init__(self, world: ExternalJob, evidence: Evidence, why: Judgement, *, verbose: bool) -> None:
-        self._world = world
+    def __init__(self, job: ExternalJob, evidence: Evidence, judgement: Judgement, *, verbose: bool) -> None:
+        self._job = job
         self._evidence = evidence
-        self._why = why
+        self._judgement = judgement
         self._verbose = verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        world = self._world
+        world = self._job
         age = format_duration(self._evidence.now - world.began)
         place = f", rendezvous at {world.address}:{world.port}" if world.port and world.size > 1 else ""
         ranks_text = f"{name_ranks(world.ranks, world.noun)} of {world.size}"
@@ -41,19 +41,19 @@ class ExternalJobView:
                 Text(f"  {name_ranks(ranks, world.noun)}  ", style="dim"), where, options.max_width
             )
         yield ""
-        if self._why.findings and all(finding.severity is Severity.INFO for finding in self._why.findings):
+        if self._judgement.findings and all(finding.severity is Severity.INFO for finding in self._judgement.findings):
             yield Text(_format_standing(self._evidence.quiet or 0.0))
             yield ""
-        yield VerdictView(world.what, self._why, verbose=self._verbose)
+        yield VerdictView(world.what, self._judgement, verbose=self._verbose)
 
 
-def group_by_place(world: ExternalJob, evidence: Evidence) -> Iterator[tuple[list[int], str]]:
+def group_by_place(job: ExternalJob, evidence: Evidence) -> Iterator[tuple[list[int], str]]:
     """The ranks grouped by where they are; for launchers, whether they have reached the rendezvous."""
     by_place: dict[str, list[int]] = {}
     for view in evidence.views:
         if view.alive:
             where = f"{view.at or 'running'} at {view.site}" if view.site is not None else view.phase.label
-            if world.launching:
+            if job.launching:
                 where = "waiting for the others" if view.phase >= Phase.STORE else "not at the rendezvous yet"
             by_place.setdefault(where, []).append(view.rank)
     for where, ranks in by_place.items():

@@ -15,13 +15,13 @@ from aboard.ui.labelled_text import wrap_labelled
 class VerdictView:
     """Print it with `crop=False`, so that long commands are not cut."""
 
-    def __init__(self, run: str, why: Judgement, *, verbose: bool) -> None:
+    def __init__(self, run: str, judgement: Judgement, *, verbose: bool) -> None:
         self._run = run
-        self._why = why
+        self._judgement = judgement
         self._verbose = verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        why = self._why
+        why = self._judgement
         # What ranks do while the others have not waited too long for them is part of the work, and no verdict.
         notes = [finding for finding in why.findings if finding.severity is Severity.INFO]
         waits = [finding for finding in notes if is_hang(finding) and why.progress]
@@ -39,11 +39,11 @@ class VerdictView:
         yield Text(f"queried the nodes in {why.seconds:.1f} s", style="dim")
 
     def _format_progress(self) -> str:
-        state = "the run makes progress" if self._why.advancing else "nothing wrong was found"
-        return f"{state}: {self._why.progress}{self._format_quiet()}"
+        state = "the run makes progress" if self._judgement.advancing else "nothing wrong was found"
+        return f"{state}: {self._judgement.progress}{self._format_quiet()}"
 
     def _format_quiet(self) -> str:
-        quiet = self._why.quiet
+        quiet = self._judgement.quiet
         return f"; last progress {format_duration(quiet)} ago" if quiet is not None else ""
 
 
@@ -71,7 +71,7 @@ class ReplayView:
             yield from _render_ruled_out(replayed.why, options.max_width)
 
 
-def _render_ruled_out(why: Judgement, width: int) -> Iterator[RenderableType]:
+def _render_ruled_out(judgement: Judgement, width: int) -> Iterator[RenderableType]:
     """One line for each cause that was ruled out."""
-    for each in why.ruled_out:
+    for each in judgement.ruled_out:
         yield from wrap_labelled(Text("  not   ", style="dim"), f"{each.what}: {each.why}", width)

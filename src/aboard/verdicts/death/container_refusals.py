@@ -30,11 +30,11 @@ class ContainerRefusal:
     named: dict[str, str]
 
 
-def find_refusal(evidence: Evidence, child: RankProcess) -> ContainerRefusal | None:
+def find_refusal(evidence: Evidence, process: RankProcess) -> ContainerRefusal | None:
     """The most specific message of a runtime in the output of a rank that died before its program started."""
-    starts = (start for part in evidence.plan.parts if part.node.name == child.node for start in part.starts)
+    starts = (start for part in evidence.plan.parts if part.node.name == process.node for start in part.starts)
     known = list_output_patterns(PatternSource.DEATH, containers, container_images)
-    return _match_messages(evidence, child, next((start.container for start in starts), None), known)
+    return _match_messages(evidence, process, next((start.container for start in starts), None), known)
 
 
 def build_refusal_finding(evidence: Evidence, refusal: ContainerRefusal) -> Finding:
@@ -61,11 +61,11 @@ def build_refusal_finding(evidence: Evidence, refusal: ContainerRefusal) -> Find
 
 
 def _match_messages(
-    evidence: Evidence, child: RankProcess, container: Container | None, messages: Iterable[KnownMessage]
+    evidence: Evidence, process: RankProcess, container: Container | None, messages: Iterable[KnownMessage]
 ) -> ContainerRefusal | None:
-    if not child.dead or child.raised is not None or child.phase > Phase.STARTED:
+    if not process.dead or process.raised is not None or process.phase > Phase.STARTED:
         return None
-    lines = (child.why,) if child.state == "failed" else evidence.tails.get(child.rank, ())
+    lines = (process.why,) if process.state == "failed" else evidence.tails.get(process.rank, ())
     for diagnosis, message in messages:
         # The last attempt counts: earlier ones may be retried.
         for line in reversed(lines):
@@ -73,16 +73,16 @@ def _match_messages(
             named = {name.rstrip("234"): text for name, text in found.groupdict().items() if text} if found else {}
             if found and _is_about_container(diagnosis, message, named, container):
                 return ContainerRefusal(
-                    child=child, container=container, diagnosis=diagnosis, message=message, line=line, named=named
+                    child=process, container=container, diagnosis=diagnosis, message=message, line=line, named=named
                 )
     return None
 
 
 def _is_about_container(
-    diagnosis: Diagnosis, message: OutputPattern, named: dict[str, str], container: Container | None
+    diagnosis: Diagnosis, pattern: OutputPattern, named: dict[str, str], container: Container | None
 ) -> bool:
     """Whether a message of a shell or of the agent is about the run's container; a runtime's own always is."""
-    if PatternSource.LOG in message.source:
+    if PatternSource.LOG in pattern.source:
         return True
     missing = diagnosis is containers.NO_RUNTIME
     return container is not None and (not missing or named.get("program") == container.runtime)

@@ -83,29 +83,29 @@ class DeathContext:
         return quote_folded_names(part.node.name for part in self.parts)
 
 
-def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
+def explain_death(process: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
     """From the surest source: that it never started, its exception, the signal, its last lines on stderr."""
     gave_up = (
         "These ranks failed in the same way, so the cause is in the script, its arguments or its data, not in one node."
         if context.several
         else "The rank's own code failed."
     )
-    if child.state == "failed":
-        why, fix = _match_known_error(child.why, death.NOT_STARTED, context)
-        seen = f"was not started: {_format_excerpt(child.why)}"
-        if lacking := death.NOT_STARTED.match_death(child.why):
+    if process.state == "failed":
+        why, fix = _match_known_error(process.why, death.NOT_STARTED, context)
+        seen = f"was not started: {_format_excerpt(process.why)}"
+        if lacking := death.NOT_STARTED.match_death(process.why):
             message, found = lacking
-            fix = death.NOT_STARTED.fix(message.fix, node=child.node, **found.groupdict())
+            fix = death.NOT_STARTED.fix(message.fix, node=process.node, **found.groupdict())
         return DeathExplanation(diagnosis=death.NOT_STARTED, seen=seen, why=why or None, fix=fix)
-    if child.raised is not None:
-        if ours := _explain_own_error(child, context):
+    if process.raised is not None:
+        if ours := _explain_own_error(process, context):
             return ours
-        why, fix = _match_known_error(child.raised.text, death.RAISED, context)
-        seen = f"raised {_format_excerpt(child.raised.text)}{_format_place(child.raised.trace)}"
+        why, fix = _match_known_error(process.raised.text, death.RAISED, context)
+        seen = f"raised {_format_excerpt(process.raised.text)}{_format_place(process.raised.trace)}"
         return DeathExplanation(diagnosis=death.RAISED, seen=seen, why=why or gave_up, fix=fix)
-    code = child.code or 0
+    code = process.code or 0
     if code < 0:
-        return _explain_signal(child, -code)
+        return _explain_signal(process, -code)
     error = find_error_line(tail)
     why, fix = _match_known_error(error, death.EXITED, context)
     if why or is_exception_line(error.raw()):
@@ -164,11 +164,11 @@ def name_signal(number: int) -> str:
     return _NAMES.get(number, f"signal {number}")
 
 
-def find_error(child: RankProcess, tail: Sequence[Untrusted]) -> RankException | None:
+def find_error(process: RankProcess, tail: Sequence[Untrusted]) -> RankException | None:
     """The exception of a rank, or its exit code and last error; None if a signal killed it."""
-    if child.raised is not None or child.state != "exited" or (child.code or 0) < 0:
-        return child.raised
-    return RankException(type=Untrusted(f"exit code {child.code}"), message=find_error_line(tail))
+    if process.raised is not None or process.state != "exited" or (process.code or 0) < 0:
+        return process.raised
+    return RankException(type=Untrusted(f"exit code {process.code}"), message=find_error_line(tail))
 
 
 def find_error_line(tail: Sequence[Untrusted]) -> Untrusted:
@@ -215,13 +215,13 @@ def _mask_names(text: str, names: tuple[str, ...]) -> str:
     return text
 
 
-def _explain_own_error(child: RankProcess, context: DeathContext) -> DeathExplanation | None:
+def _explain_own_error(process: RankProcess, context: DeathContext) -> DeathExplanation | None:
     """An error of our own trainer; a user's script that raises one by that name counts as any exception."""
-    starts = [start for part in context.parts if part.node.name == child.node for start in part.starts]
-    is_ours = any(start.child == child.name and start.code for start in starts)
-    if child.raised is None or not is_ours or (error := read_error(child.raised.error.raw())) is None:
+    starts = [start for part in context.parts if part.node.name == process.node for start in part.starts]
+    is_ours = any(start.child == process.name and start.code for start in starts)
+    if process.raised is None or not is_ours or (error := read_error(process.raised.error.raw())) is None:
         return None
-    seen = f"could not continue: {_format_excerpt(child.raised.message)}"
+    seen = f"could not continue: {_format_excerpt(process.raised.message)}"
     return DeathExplanation(
         diagnosis=death.RAISED,
         seen=seen,
@@ -236,11 +236,11 @@ def _format_place(trace: Untrusted) -> str:
     return f" at {place}" if place is not None else ""
 
 
-def _explain_signal(child: RankProcess, number: int) -> DeathExplanation:
+def _explain_signal(process: RankProcess, number: int) -> DeathExplanation:
     name = name_signal(number)
     why, variant = _SIGNALS.get(number, ("A user or a program sent this signal to the rank.", ""))
-    fix = death.KILLED.fix(variant, node=child.node) if variant else NO_FIX
-    place = find_user_frame(parse_main_thread(child.stack))
+    fix = death.KILLED.fix(variant, node=process.node) if variant else NO_FIX
+    place = find_user_frame(parse_main_thread(process.stack))
     seen = f"was killed by {name}" + (f" at {place}" if place is not None else "")
     return DeathExplanation(diagnosis=death.KILLED, seen=seen, why=why, fix=fix)
 
@@ -294,21 +294,21 @@ def _describe_head_environment(context: DeathContext) -> str:
     )
 
 
-def _find_interpreter(part: NodePlan) -> str:
+def _find_interpreter(node_plan: NodePlan) -> str:
     """argv[0] of the node's ranks, if that is a Python."""
-    argv = strip_setup(part.starts[0].argv) if part.starts else ()
+    argv = strip_setup(node_plan.starts[0].argv) if node_plan.starts else ()
     return argv[0] if argv and argv[0].isprintable() and _PYTHON.fullmatch(argv[0].rpartition("/")[2]) else ""
 
 
 def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext) -> Fix:
     """One line for all nodes with the same interpreter, typed on the head; then how to choose another interpreter."""
 
-    def command(part: NodePlan) -> Shell:
-        python = _find_interpreter(part)
+    def command(node_plan: NodePlan) -> Shell:
+        python = _find_interpreter(node_plan)
         # A record lacks the setup lines: without them, pip would install into another environment.
-        known = part.node.setup or strip_setup(part.starts[0].argv) == part.starts[0].argv
+        known = node_plan.node.setup or strip_setup(node_plan.starts[0].argv) == node_plan.starts[0].argv
         install = format_shell("{python} -m pip install {module}", python=python, module=module)
-        return chain_commands(*get_setup_lines(part.node), install) if python and known else Shell()
+        return chain_commands(*get_setup_lines(node_plan.node), install) if python and known else Shell()
 
     images = {start.container.image for part in context.parts for start in part.starts[:1] if start.container}
     if images:

@@ -33,11 +33,11 @@ def find_first_death(evidence: Evidence) -> RankProcess | None:
     return next((child for child in near if not is_echo(evidence, child)), dead[0])
 
 
-def is_echo(evidence: Evidence, child: RankProcess) -> bool:
+def is_echo(evidence: Evidence, process: RankProcess) -> bool:
     """Whether a death only reports that a peer could not be reached or timed out."""
-    text = read_last_words(evidence, child)
+    text = read_last_words(evidence, process)
     # A registry that refuses a connection reads like a lost peer.
-    return is_echo_text(text) and find_refusal(evidence, child) is None
+    return is_echo_text(text) and find_refusal(evidence, process) is None
 
 
 def is_echo_text(text: Untrusted) -> bool:
@@ -45,15 +45,15 @@ def is_echo_text(text: Untrusted) -> bool:
     return any(text.match(pattern) for pattern in _list_echo_patterns())
 
 
-def read_last_words(evidence: Evidence, child: RankProcess) -> Untrusted:
+def read_last_words(evidence: Evidence, process: RankProcess) -> Untrusted:
     """The exception of a rank that died, else its last lines on stderr without warnings."""
-    if child.raised is not None:
-        return child.raised.text
-    return Untrusted("\n".join(line.raw() for line in get_tail(evidence, child)[-5:] if not is_mild(line)))
+    if process.raised is not None:
+        return process.raised.text
+    return Untrusted("\n".join(line.raw() for line in get_tail(evidence, process)[-5:] if not is_mild(line)))
 
 
-def get_tail(evidence: Evidence, child: RankProcess) -> tuple[Untrusted, ...]:
-    return evidence.tails.get(child.rank, ())
+def get_tail(evidence: Evidence, process: RankProcess) -> tuple[Untrusted, ...]:
+    return evidence.tails.get(process.rank, ())
 
 
 def find_lost_node(evidence: Evidence) -> str:
@@ -62,9 +62,9 @@ def find_lost_node(evidence: Evidence) -> str:
     return next(iter((*now.lost, *(name for name, place in now.connections.items() if place.state == "cut"))), "")
 
 
-def _is_ended_by_us(now: Generation, child: RankProcess) -> bool:
+def _is_ended_by_us(now: Generation, process: RankProcess) -> bool:
     """Whether Aboard terminated it after another rank's death."""
-    return now.ending is not None and child.at > now.ending and child.raised is None and child.code in (-15, -9)
+    return now.ending is not None and process.at > now.ending and process.raised is None and process.code in (-15, -9)
 
 
 @cache

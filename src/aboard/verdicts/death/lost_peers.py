@@ -137,7 +137,7 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
     if len(evidence.views) == PAIR:
         yield _build_pair_mismatch(evidence, cause)
         return
-    odd = [evidence.view(rank) for standing in evidence.group_progress for rank in (*standing.odd, *standing.behind)]
+    odd = [evidence.view(rank) for progress in evidence.group_progress for rank in (*progress.odd, *progress.behind)]
     odd = [view for view in odd if view.alive]
     ranks = list_ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
     nodes = list_nodes(odd) if odd else (cause.node,)

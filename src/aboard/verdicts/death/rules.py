@@ -253,12 +253,12 @@ def _find_same_deaths(evidence: Evidence, cause: RankProcess) -> list[RankProces
         return [cause]
     first = {part.node.name: part.starts[0].rank or 0 for part in evidence.plan.parts if part.starts}
 
-    def names(child: RankProcess) -> tuple[str, ...]:
-        return child.node, str(child.rank), str(child.rank - first.get(child.node, 0))
+    def names(process: RankProcess) -> tuple[str, ...]:
+        return process.node, str(process.rank), str(process.rank - first.get(process.node, 0))
 
-    def is_same(child: RankProcess) -> bool:
-        other = find_error(child, get_tail(evidence, child)) if child.dead else None
-        return other is not None and is_same_error(own, other, list(zip(names(cause), names(child), strict=True)))
+    def is_same(process: RankProcess) -> bool:
+        other = find_error(process, get_tail(evidence, process)) if process.dead else None
+        return other is not None and is_same_error(own, other, list(zip(names(cause), names(process), strict=True)))
 
     children = (view.child for view in evidence.views if view.child is not None)
     return [child for child in children if child is cause or is_same(child)]

@@ -67,26 +67,26 @@ def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
 
 def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
     """All ranks are at the same sequence number, but not in the same collective."""
-    for standing in evidence.group_progress:
-        if standing.odd and standing.usual is not None:
-            odd = [evidence.view(rank) for rank in standing.odd]
-            entry = next(iter(standing.odd.values()))
-            others = len(standing.waiting) - len(odd)
+    for progress in evidence.group_progress:
+        if progress.odd and progress.usual is not None:
+            odd = [evidence.view(rank) for rank in progress.odd]
+            entry = next(iter(progress.odd.values()))
+            others = len(progress.waiting) - len(odd)
             # Of two ranks there is no majority: either may be wrong.
-            named = [evidence.view(rank) for rank in standing.waiting] if len(standing.waiting) == PAIR else odd
+            named = [evidence.view(rank) for rank in progress.waiting] if len(progress.waiting) == PAIR else odd
             yield Cause(
                 finding=hang.MISMATCH.finding(
                     nodes=tuple(sorted({view.node for view in named})),
                     ranks=tuple(view.rank for view in named),
                     seen=f"{name_ranks(list_ranks(odd))} issued {_format_collective(entry)} (sequence number"
-                    f" {standing.number}){_format_site(odd[0])};"
+                    f" {progress.number}){_format_site(odd[0])};"
                     f" the other {'rank' if others == 1 else f'{others} ranks'} issued"
-                    f" {_format_collective(standing.usual)}"
-                    f"{_format_site(evidence.view(_find_usual_rank(standing)))}",
+                    f" {_format_collective(progress.usual)}"
+                    f"{_format_site(evidence.view(_find_usual_rank(progress)))}",
                     fix=hang.MISMATCH.fix("software"),
                 ),
                 sure=Confidence.CERTAIN,
-                since=standing.since,
+                since=progress.since,
             )
 
 
@@ -120,7 +120,7 @@ def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
     if any(isinstance(result, Cause) for rule in STUCK for result in rule(evidence)):
         # A stopped rank is absent because it is stopped.
         return
-    late, waiting, standing = _find_absent_and_waiting(evidence)
+    late, waiting, progress = _find_absent_and_waiting(evidence)
     if not waiting:
         yield RuledOut(what="a collective that some ranks never enter", why="no rank was observed waiting in one")
         return
@@ -128,20 +128,20 @@ def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
         yield RuledOut(what="a rank missing from the collective", why=f"all {len(waiting)} observed ranks are in it")
         return
     waited = evidence.quiet or 0.0
-    if standing is not None and standing.since is not None:
-        waited = max(0.0, evidence.now - standing.since)
+    if progress is not None and progress.since is not None:
+        waited = max(0.0, evidence.now - progress.since)
     for views in _group_by_activity(late, evidence):
         view = views[0]
         activity = _add_oom_kill(evidence, view, describe_activity(view, evidence.usual, run=evidence.plan.run))
         grave = waited >= activity.patience
         which = (
-            f"collective {standing.number} ({_format_collective(standing.usual)})"
-            if standing and standing.usual
+            f"collective {progress.number} ({_format_collective(progress.usual)})"
+            if progress and progress.usual
             else "a collective"
         )
         others = "1 other rank has" if len(waiting) == 1 else f"{len(waiting)} other ranks have"
         beside = f"{others} waited {waited:.0f} s for {agree(views, 'it', 'them')} in {which}"
-        yield _build_hang_cause(views, activity, beside, grave=grave, since=standing.since if standing else None)
+        yield _build_hang_cause(views, activity, beside, grave=grave, since=progress.since if progress else None)
 
 
 RULES = (find_early_finishers, find_lingering_ranks, find_collective_mismatch, find_crossed_groups, find_absent_ranks)
@@ -197,15 +197,15 @@ def _build_hang_cause(
 
 def _find_absent_and_waiting(evidence: Evidence) -> tuple[list[RankView], list[RankView], GroupProgress | None]:
     """The absent ranks, the waiting ranks, and the collective: from flight records, else from stacks."""
-    for standing in evidence.group_progress:
-        behind = [evidence.view(rank) for rank in standing.behind]
+    for progress in evidence.group_progress:
+        behind = [evidence.view(rank) for rank in progress.behind]
         # A rank that is behind in this group but waits in another is no cause by itself.
         behind = [view for view in behind if view.alive and not view.open_collective]
         blind = [
-            view for view in evidence.views if _has_no_record(view, evidence) and view.rank not in standing.waiting
+            view for view in evidence.views if _has_no_record(view, evidence) and view.rank not in progress.waiting
         ]
         if behind or blind:
-            return behind or blind, [evidence.view(rank) for rank in standing.waiting], standing
+            return behind or blind, [evidence.view(rank) for rank in progress.waiting], progress
     waiting = _list_waiting_ranks(evidence)
     ready = [view for view in evidence.views if view.alive and view.phase >= Phase.GROUP]
     late = [view for view in ready if view not in waiting and view.frames and view.at != "collective"]
@@ -234,12 +234,12 @@ def _format_site(view: RankView) -> str:
     return f" at {view.site}" if view.site is not None else ""
 
 
-def _find_usual_rank(standing: GroupProgress) -> int:
-    return next(rank for rank in standing.waiting if rank not in standing.odd)
+def _find_usual_rank(progress: GroupProgress) -> int:
+    return next(rank for rank in progress.waiting if rank not in progress.odd)
 
 
-def _format_collective(entry: CollectiveRecord) -> str:
+def _format_collective(record: CollectiveRecord) -> str:
     """`all_reduce of [10]`, without the backend's prefix."""
-    op = entry.op.partition(":")[2] or entry.op
-    sizes = entry.sizes.partition("]]")[0].lstrip("[") if entry.sizes else ""
+    op = record.op.partition(":")[2] or record.op
+    sizes = record.sizes.partition("]]")[0].lstrip("[") if record.sizes else ""
     return f"{op} of [{sizes}]" if sizes else op

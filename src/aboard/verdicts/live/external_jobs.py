@@ -28,7 +28,7 @@ _STACK_FIXES = {
 
 
 def judge_external_job(
-    world: ExternalJob, others: Sequence[ExternalJob], evidence: Evidence, *, nodes: Sequence[str]
+    job: ExternalJob, others: Sequence[ExternalJob], evidence: Evidence, *, nodes: Sequence[str]
 ) -> Judgement:
     """The verdict, then the ranks that were not found: a dead process leaves no other trace.
 
@@ -36,13 +36,13 @@ def judge_external_job(
     """
     why = judge_evidence(evidence)
     run_findings = [
-        _reword_finding(finding, world) for finding in why.findings if evidence.quiet or not _is_transient(finding)
+        _reword_finding(finding, job) for finding in why.findings if evidence.quiet or not _is_transient(finding)
     ]
     found = [
         *run_findings,
-        *_find_missing_ranks(world, nodes, evidence.unheard),
+        *_find_missing_ranks(job, nodes, evidence.unheard),
         *_list_silent_nodes(evidence.unheard),
-        *_find_missing_stacks(world, evidence),
+        *_find_missing_stacks(job, evidence),
         *_list_other_jobs(others),
     ]
     return replace(why, findings=tuple(sort_by_severity(found)))
@@ -53,16 +53,16 @@ def _is_transient(finding: Finding) -> bool:
     return finding.severity is Severity.INFO and finding.code.startswith(("hang-", "init-"))
 
 
-def _find_missing_ranks(world: ExternalJob, expected: Sequence[str], unheard: Mapping[str, str]) -> Iterator[Finding]:
-    if not world.missing:
+def _find_missing_ranks(job: ExternalJob, expected: Sequence[str], unheard: Mapping[str, str]) -> Iterator[Finding]:
+    if not job.missing:
         return
-    nodes = expected or world.nodes
+    nodes = expected or job.nodes
     place = f"not found on {nodes[0]}" if len(nodes) == 1 else f"found on none of the {len(nodes)} nodes"
     yield external_jobs.RANKS_MISSING.finding(
         severity=None if expected else Severity.INFO,
         nodes=(),
-        ranks=() if world.launching else world.missing,
-        seen=f"{name_ranks(world.missing, world.noun)} of {world.size} {agree(world.missing, 'was', 'were')}"
+        ranks=() if job.launching else job.missing,
+        seen=f"{name_ranks(job.missing, job.noun)} of {job.size} {agree(job.missing, 'was', 'were')}"
         f" {place}" + (f"; {fold_names(unheard)} did not respond" if unheard else ""),
         fix=external_jobs.RANKS_MISSING.fix("few", nodes=nodes)
         if len(nodes) <= _FEW
@@ -77,7 +77,7 @@ def _list_silent_nodes(unheard: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _find_missing_stacks(world: ExternalJob, evidence: Evidence) -> Iterator[Finding]:
+def _find_missing_stacks(job: ExternalJob, evidence: Evidence) -> Iterator[Finding]:
     """Ranks without a stack, grouped by reason."""
     reasons: dict[tuple[str, str], list[int]] = {}
     for view in evidence.views:
@@ -86,12 +86,12 @@ def _find_missing_stacks(world: ExternalJob, evidence: Evidence) -> Iterator[Fin
             why, _, fix = answer.partition("\n")
             reasons.setdefault((escape_text(why, 200), fix), []).append(view.rank)
     for (why, fix), ranks in reasons.items():
-        nodes = tuple(dict.fromkeys(world.ranks[rank].node for rank in ranks))
-        pid = world.ranks[ranks[0]].process.pid
+        nodes = tuple(dict.fromkeys(job.ranks[rank].node for rank in ranks))
+        pid = job.ranks[ranks[0]].process.pid
         yield external_jobs.NO_STACKS.finding(
             nodes=nodes,
-            ranks=() if world.launching else tuple(ranks),
-            seen=f"could not read the {agree(ranks, 'stack', 'stacks')} of {name_ranks(ranks, world.noun)}: {why}",
+            ranks=() if job.launching else tuple(ranks),
+            seen=f"could not read the {agree(ranks, 'stack', 'stacks')} of {name_ranks(ranks, job.noun)}: {why}",
             why="Stacks show which rank never enters a collective; without them, the verdict relies on connections and"
             " kernel state.",
             fix=_build_stack_fix(fix, pid, nodes),
@@ -119,14 +119,14 @@ def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
         )
 
 
-def _reword_finding(finding: Finding, world: ExternalJob) -> Finding:
+def _reword_finding(finding: Finding, job: ExternalJob) -> Finding:
     """Rewords a finding for a job without an Aboard run: no `aboard logs`, and launchers aren't ranks."""
     fix = Fix(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
-    if not fix and finding.ranks and finding.ranks[0] in world.ranks:
-        seat = world.ranks[finding.ranks[0]]
+    if not fix and finding.ranks and finding.ranks[0] in job.ranks:
+        seat = job.ranks[finding.ranks[0]]
         fix = external_jobs.NO_STACKS.fix("threads", pid=seat.process.pid, node=seat.node)
-    folded = tuple(_reword_finding(each, world) for each in finding.consequences)
-    if not world.launching:
+    folded = tuple(_reword_finding(each, job) for each in finding.consequences)
+    if not job.launching:
         return replace(finding, fix=fix, consequences=folded)
     seen, why = (_RANKS.sub(r"launcher\1", text) for text in (finding.seen, finding.why))
     return replace(finding, seen=seen, why=why, fix=fix, ranks=(), consequences=folded)

@@ -149,7 +149,7 @@ RULES = (find_silent_nodes, find_wrong_world_size, find_duplicate_ranks, find_la
 
 def _is_collective_waiting(evidence: Evidence) -> bool:
     """Whether the responding ranks wait in a collective."""
-    began = [standing.since for standing in evidence.group_progress if standing.waiting and standing.since is not None]
+    began = [progress.since for progress in evidence.group_progress if progress.waiting and progress.since is not None]
     return any(evidence.now - since >= _WAIT_SECONDS for since in began)
 
 

@@ -19,18 +19,18 @@ _SURVIVED = 100
 _MOST_CONSEQUENCES = 6
 
 
-def judge_log(reading: ScannedLog) -> list[Finding]:
+def judge_log(log: ScannedLog) -> list[Finding]:
     """The verdict first, then what else is odd; nothing where a log shows nothing wrong."""
-    fatal = [each for each in reading.sightings if not each.mild and not _is_survived(each, reading)]
+    fatal = [each for each in log.sightings if not each.mild and not _is_survived(each, log)]
     chosen = choose_cause(fatal)
     findings = []
     if chosen is not None:
-        findings.append(_build_verdict(chosen, fatal, reading))
+        findings.append(_build_verdict(chosen, fatal, log))
     else:
-        findings += _explain_without_cause(fatal, reading)
+        findings += _explain_without_cause(fatal, log)
     if not findings:
-        findings += list(_list_survived_errors(reading))
-    others = [*list_odd_findings(reading), *find_network_differences(reading.nccl)]
+        findings += list(_list_survived_errors(log))
+    others = [*list_odd_findings(log), *find_network_differences(log.nccl)]
     known = {finding.code for finding in findings}
     return [*findings, *(each for each in others if each.code not in known)]
 
@@ -69,9 +69,9 @@ def _pick_strongest(sightings: list[Sighting]) -> Sighting | None:
     return max(sightings, key=lambda each: each.message.weight, default=None)
 
 
-def _build_verdict(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) -> Finding:
-    finding = build_finding(chosen, fatal, reading)
-    after = [each for each in fatal if each is not chosen and find_code(each, reading) != finding.code]
+def _build_verdict(chosen: Sighting, fatal: list[Sighting], log: ScannedLog) -> Finding:
+    finding = build_finding(chosen, fatal, log)
+    after = [each for each in fatal if each is not chosen and find_code(each, log) != finding.code]
     return replace(finding, consequences=tuple(_list_consequences(after, finding)))
 
 
@@ -93,30 +93,30 @@ def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Find
     yield from describe_followers(_filter_by_role(after, PatternRole.ECHO))
 
 
-def _explain_without_cause(fatal: list[Sighting], reading: ScannedLog) -> list[Finding]:
+def _explain_without_cause(fatal: list[Sighting], log: ScannedLog) -> list[Finding]:
     """Explains a log without a cause: a lost peer, an incomplete initialization, or unknown errors."""
     for finding in (
-        find_incomplete_init(reading),
+        find_incomplete_init(log),
         find_lost_peer(_filter_by_role(fatal, PatternRole.ECHO)),
-        describe_unknown_errors(reading),
+        describe_unknown_errors(log),
     ):
         if finding is not None:
             return [finding]
     return []
 
 
-def _list_survived_errors(reading: ScannedLog) -> Iterator[Finding]:
+def _list_survived_errors(log: ScannedLog) -> Iterator[Finding]:
     """Errors that the run survived, as information."""
     codes: set[str] = set()
-    for each in reading.sightings:
-        if _is_survived(each, reading) and each.message.role is PatternRole.CAUSE and each.code not in codes:
+    for each in log.sightings:
+        if _is_survived(each, log) and each.message.role is PatternRole.CAUSE and each.code not in codes:
             codes.add(each.code)
-            finding = build_finding(each, [], reading)
+            finding = build_finding(each, [], log)
             yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run continued afterwards")
 
 
-def _is_survived(sighting: Sighting, reading: ScannedLog) -> bool:
-    return reading.progress - sighting.progress > _SURVIVED and sighting.message.role is not PatternRole.END
+def _is_survived(sighting: Sighting, log: ScannedLog) -> bool:
+    return log.progress - sighting.progress > _SURVIVED and sighting.message.role is not PatternRole.END
 
 
 def _filter_by_role(sightings: Iterable[Sighting], role: PatternRole) -> list[Sighting]:
@@ -166,17 +166,17 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
         )
 
 
-def find_incomplete_init(reading: ScannedLog) -> Finding | None:
+def find_incomplete_init(log: ScannedLog) -> Finding | None:
     """NCCL's initialization began and never completed: which ranks are in it, and which never appeared."""
-    waiting = reading.nccl.open()
-    if not waiting or reading.progress:
+    waiting = log.nccl.open()
+    if not waiting or log.progress:
         return None
-    there = list(reading.nccl.ranks.values())
-    missing = list_missing_ranks(there, reading.nccl.world)
+    there = list(log.nccl.ranks.values())
+    missing = list_missing_ranks(there, log.nccl.world)
     ranks = [each.rank for each in waiting if each.rank is not None]
     seen = f"{name_ranks(ranks)} began NCCL initialization, but the log ends before it completed"
     if missing:
-        seen += f"; {name_ranks(missing)} of {reading.nccl.world} never appeared in NCCL's log"
+        seen += f"; {name_ranks(missing)} of {log.nccl.world} never appeared in NCCL's log"
     nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
     return undetermined.INIT_INCOMPLETE.finding(
         nodes=nodes[:8],
@@ -199,13 +199,13 @@ def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
     )
 
 
-def describe_unknown_errors(reading: ScannedLog) -> Finding | None:
+def describe_unknown_errors(log: ScannedLog) -> Finding | None:
     """Errors that match no known message."""
-    if not reading.unknown:
+    if not log.unknown:
         return None
-    seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
+    seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(log.unknown[-3:]))
     return undetermined.UNKNOWN.finding(
         nodes=(),
-        seen=f"found no known cause in {format_count(reading.lines, 'line')}; the last errors are {seen}",
+        seen=f"found no known cause in {format_count(log.lines, 'line')}; the last errors are {seen}",
         fix=undetermined.UNKNOWN.fix(),
     )

@@ -239,12 +239,12 @@ class LogScanner:
         if match:
             self._record_sighting(known, match, source, f"torchrun: rank {rank} on {source.node} exitcode {code}", None)
 
-    def _record_exception(self, raised: LoggedException, parsed: ParsedLogLine) -> None:
-        if any(name in raised.text for name in _WRAPPERS):
+    def _record_exception(self, exception: LoggedException, parsed: ParsedLogLine) -> None:
+        if any(name in exception.text for name in _WRAPPERS):
             return
-        match = re.match(r"(?P<type>[\w.]+)", raised.text)
+        match = re.match(r"(?P<type>[\w.]+)", exception.text)
         if match:
-            self._record_sighting(RAISED, match, parsed, raised.text, raised)
+            self._record_sighting(RAISED, match, parsed, exception.text, exception)
 
     def _record_sighting(
         self,
@@ -252,7 +252,7 @@ class LogScanner:
         found: re.Match[str],
         parsed: ParsedLogLine,
         text: str,
-        raised: LoggedException | None,
+        exception: LoggedException | None,
     ) -> None:
         diagnosis, message = known
         groups = {name.rstrip("234"): Untrusted(value) for name, value in found.groupdict().items() if value}
@@ -280,7 +280,7 @@ class LogScanner:
             groups=groups,
             mild=mild,
             progress=self._progress,
-            frame=Untrusted(raised.frame) if raised else NO_TEXT,
+            frame=Untrusted(exception.frame) if exception else NO_TEXT,
         )
 
     def _find_source(self, parsed: ParsedLogLine, groups: dict[str, Untrusted]) -> tuple[str, int | None]:

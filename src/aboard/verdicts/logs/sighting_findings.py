@@ -17,29 +17,29 @@ _SEVERITIES = {PatternRole.ODD: Severity.WARN, PatternRole.INFO: Severity.INFO}
 _LINKS = ("network-", "fabric-rail", "collective-fabric", "log-store")
 
 
-def build_finding(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) -> Finding:
+def build_finding(chosen: Sighting, fatal: list[Sighting], log: ScannedLog) -> Finding:
     """The verdict from a sighting, with what the rest of the log adds."""
-    hint = _find_hint(chosen, reading)
+    hint = _find_hint(chosen, log)
     named = hint or chosen
     node, rank = _find_source(chosen, fatal)
     ranks: tuple[int, ...] = () if rank is None else (rank,)
-    seen = [_format_quote(chosen, node, rank, reading)]
+    seen = [_format_quote(chosen, node, rank, log)]
     if hint:
         seen.append(f'and "{hint.text.visible(_QUOTED)}"')
-    nodes = _list_nodes(chosen, hint, node, reading)
+    nodes = _list_nodes(chosen, hint, node, log)
     if chosen.code == "log-collective-timeout":
-        stand = find_stall(reading.nccl.works, reading.nccl.last, reading.nccl.world)
+        stand = find_stall(log.nccl.works, log.nccl.last, log.nccl.world)
         if stand.at is not None:
             seen = [format_stall(stand)]
             ranks = stand.blamed or ranks
-            nodes = tuple(dict.fromkeys(reading.by_rank[each] for each in ranks if each in reading.by_rank)) or nodes
+            nodes = tuple(dict.fromkeys(log.by_rank[each] for each in ranks if each in log.by_rank)) or nodes
     values: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else ""}
     values |= {**chosen.groups, **(hint.groups if hint else {})}
     if node and "node" not in chosen.groups:
         values["node"] = node
     if ranks:
         values["rank"] = str(ranks[0])
-    values["peer"] = _find_peer(chosen, hint, reading)
+    values["peer"] = _find_peer(chosen, hint, log)
     return named.diagnosis.finding(
         severity=_SEVERITIES.get(chosen.message.role, Severity.BLOCK),
         nodes=nodes,
@@ -50,8 +50,8 @@ def build_finding(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) 
     )
 
 
-def find_code(sighting: Sighting, reading: ScannedLog) -> str:
-    return (_find_hint(sighting, reading) or sighting).code
+def find_code(sighting: Sighting, log: ScannedLog) -> str:
+    return (_find_hint(sighting, log) or sighting).code
 
 
 def describe_followers(echoes: list[Sighting]) -> Iterator[Finding]:
@@ -67,10 +67,10 @@ def describe_followers(echoes: list[Sighting]) -> Iterator[Finding]:
         )
 
 
-def list_odd_findings(reading: ScannedLog) -> Iterator[Finding]:
+def list_odd_findings(log: ScannedLog) -> Iterator[Finding]:
     """Messages that don't stop a run: one finding each, with all nodes that logged it."""
     groups: dict[int, list[Sighting]] = {}
-    for each in reading.sightings:
+    for each in log.sightings:
         if each.message.role in _SEVERITIES:
             groups.setdefault(id(each.message), []).append(each)
     for group in groups.values():
@@ -81,21 +81,21 @@ def list_odd_findings(reading: ScannedLog) -> Iterator[Finding]:
             severity=_SEVERITIES[first.message.role],
             nodes=nodes,
             ranks=tuple(sorted({each.rank for each in group if each.rank is not None}))[:64],
-            seen=_format_quote(first, first.node, first.rank, reading),
+            seen=_format_quote(first, first.node, first.rank, log),
             why=first.why(values),
             fix=first.fix(values),
         )
 
 
-def format_place(sighting: Sighting, reading: ScannedLog) -> str:
+def format_place(sighting: Sighting, log: ScannedLog) -> str:
     """The file name and line of a sighting."""
-    name = escape_text(reading.files[sighting.file - 1].rpartition("/")[2])
+    name = escape_text(log.files[sighting.file - 1].rpartition("/")[2])
     return f"line {sighting.line}" if name == "-" else f"{name}:{sighting.line}"
 
 
-def _find_hint(chosen: Sighting, reading: ScannedLog) -> Sighting | None:
+def _find_hint(chosen: Sighting, log: ScannedLog) -> Sighting | None:
     """The message that refines a cause; the last one, since the first attempts are often too early."""
-    hints = [each for each in reading.sightings if chosen.code in each.message.refines]
+    hints = [each for each in log.sightings if chosen.code in each.message.refines]
     unresolved = [each for each in hints if each.code == "network-unresolved"]
     return next(reversed(unresolved or hints), None)
 
@@ -119,10 +119,10 @@ def _find_source(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | No
     return node, rank
 
 
-def _list_nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: ScannedLog) -> tuple[str, ...]:
+def _list_nodes(chosen: Sighting, hint: Sighting | None, node: str, log: ScannedLog) -> tuple[str, ...]:
     """The nodes of a sighting; for a link both ends, the far one first, where the firewall or the dead service is."""
     code = (hint or chosen).code
-    peer = _find_peer(chosen, hint, reading)
+    peer = _find_peer(chosen, hint, log)
     if code == "network-unresolved":
         return (node,) if node else ()
     if peer and code.startswith(_LINKS):
@@ -130,17 +130,17 @@ def _list_nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: Sca
     return (node,) if node else ()
 
 
-def _find_peer(chosen: Sighting, hint: Sighting | None, reading: ScannedLog) -> str:
+def _find_peer(chosen: Sighting, hint: Sighting | None, log: ScannedLog) -> str:
     """The far end of a link: its node, if the log names the node of the address."""
     found = {**chosen.groups, **(hint.groups if hint else {})}.get("peer", NO_TEXT).visible()
-    return reading.by_address.get(found, found)
+    return log.by_address.get(found, found)
 
 
-def _format_quote(sighting: Sighting, node: str, rank: int | None, reading: ScannedLog) -> str:
+def _format_quote(sighting: Sighting, node: str, rank: int | None, log: ScannedLog) -> str:
     who = f"rank {rank}" if rank is not None else ""
     if not who and sighting.local is not None:
         who = f"local rank {sighting.local}"
     who = f"{who} on {node}" if who and node else who or node or "the log"
     at = f" at {sighting.frame.visible()}" if sighting.frame else ""
     quoted = f'"{escape_text(" ".join(sighting.text.raw().split()), _QUOTED)}"'
-    return f"{who}{at}: {quoted} ({format_place(sighting, reading)})"
+    return f"{who}{at}: {quoted} ({format_place(sighting, log)})"

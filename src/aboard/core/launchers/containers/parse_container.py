@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.cluster.container import Container
+from aboard.core.cluster.container import Container, map_to_outside
 from aboard.core.launchers.containers import apptainer_flags, docker_flags
 from aboard.core.launchers.containers.container_fields import (
     APPTAINERS,
@@ -17,10 +17,9 @@ from aboard.core.launchers.containers.container_fields import (
     read_docker_gpus,
     read_docker_volumes,
 )
-from aboard.core.launchers.containers.container_files import ContainerFiles
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
 from aboard.core.launchers.flag_table import LauncherFlag
-from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
 from aboard.core.launchers.shell.variables import find_unknown
 from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
 from aboard.core.launchers.slurm.task_shell import WrittenFiles, drop_rank_variables, read_task_shell
@@ -44,6 +43,43 @@ class _PastedContainer:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ContainerFiles:
+    """Reads the paths that a launcher inside sees from where their binds come from; `cwd` is the directory outside."""
+
+    files: LauncherFiles
+    container: Container
+    cwd: str
+
+    def exists(self, path: str) -> bool:
+        return self.files.exists(self.find(path))
+
+    def read(self, path: str) -> str:
+        return self.files.read(self._find_existing(path))
+
+    def settings(self, path: str) -> Mapping[str, object]:
+        return self.files.settings(self._find_existing(path))
+
+    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
+        return self.files.parse_settings(text, path)
+
+    def find(self, path: str) -> str:
+        """The path outside, relative to the command's directory if that is how a script wrote the file."""
+        outside = map_to_outside(self.container, path)
+        relative = outside.removeprefix(f"{self.cwd}/")
+        return relative if relative != outside and self.files.exists(relative) else outside
+
+    def _find_existing(self, path: str) -> str:
+        outside = self.find(path)
+        if self.files.exists(outside):
+            return outside
+        image, name = self.container.image, path.rpartition("/")[2]
+        way = "copy" if self.container.runtime in APPTAINERS else "copy-docker"
+        fix = pasted_commands.CONTAINER.fix(way, runtime=self.container.runtime, image=image, path=path, name=name)
+        seen = f"there is no {escape_text(outside)} on this machine, and Aboard doesn't read files of the image"
+        raise InputError(pasted_commands.CONTAINER, [Problem(where=escape_text(path), seen=seen, fix=fix)])
+
+
 def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
     """Parses a runtime's whole command: the container of each rank, and what the launcher inside asks for.
 
@@ -55,14 +91,14 @@ def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherC
     container = pasted.container
     inside = replace(
         context,
-        files=ContainerFiles(files=context.files, container=container, cwd=context.cwd),
+        files=_ContainerFiles(files=context.files, container=container, cwd=context.cwd),
         environ=_list_inside_variables(container, context),
         cwd=container.workdir or context.cwd,
     )
     try:
         started = read_task_shell(pasted.words, inside)
         container = replace(container, workdir=started.workdir or container.workdir)
-        files = ContainerFiles(files=context.files, container=container, cwd=context.cwd)
+        files = _ContainerFiles(files=context.files, container=container, cwd=context.cwd)
         written = WrittenFiles(files=files, written=started.written)
         inner = context.parse_inner(started.words, replace(started.context, files=written, run_deepy=None))
     except InputError as error:

@@ -17,14 +17,14 @@ SPECIAL = "special-text"
 _LONGEST = 200
 
 
-def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
-    if terms.special_text is None:
+def inspect_row(checked: CheckedRow, settings: EncodingSettings) -> Iterator[RowFlag]:
+    if settings.special_text is None:
         return
-    for who, text in item.texts:
+    for who, text in checked.texts:
         # Fast path: most texts contain no character that a control token starts with.
-        if not any(start in text for start in terms.special_starts):
+        if not any(start in text for start in settings.special_starts):
             continue
-        match = terms.special_text.search(text)
+        match = settings.special_text.search(text)
         if match:
             yield SPECIAL, Untrusted(f"{match[0]} in the {who}")
             return
@@ -32,11 +32,11 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 
 def check_control_tokens(evidence: DataEvidence) -> Iterator[Finding]:
     """A tokenizer can't distinguish such text from the token: whoever writes it in a prompt poses as another role."""
-    flagged = evidence.tally.find_flagged(SPECIAL)
+    flagged = evidence.statistics.find_flagged(SPECIAL)
     if flagged:
         yield data_quality.SPECIAL_TEXT.finding(
             nodes=(),
-            seen=f"{format_share(flagged.count, evidence.tally.rows)} have a control token in their text:"
+            seen=f"{format_share(flagged.count, evidence.statistics.rows)} have a control token in their text:"
             f" {format_locations(flagged)}",
             why="The tokenizer encodes this text as the control token: a turn ends in the middle of a sentence, or a"
             " user speaks as the system. Or a chat template was already applied to the rows, and would be"

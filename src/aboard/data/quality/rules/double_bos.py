@@ -13,21 +13,21 @@ from aboard.diagnoses.untrusted import NO_TEXT
 DOUBLE_BOS = "double-bos"
 
 
-def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
-    encoded = item.encoded
+def inspect_row(checked: CheckedRow, settings: EncodingSettings) -> Iterator[RowFlag]:
+    encoded = checked.encoded
     # If begin and end are the same token (gpt2), an empty document may precede.
-    if not isinstance(encoded, EncodedRow) or terms.bos is None or terms.bos in terms.stops:
+    if not isinstance(encoded, EncodedRow) or settings.bos is None or settings.bos in settings.stops:
         return
-    if len(encoded.ids) > 1 and encoded.ids[0] == encoded.ids[1] == terms.bos:
+    if len(encoded.ids) > 1 and encoded.ids[0] == encoded.ids[1] == settings.bos:
         yield DOUBLE_BOS, NO_TEXT
 
 
 def check_double_bos(evidence: DataEvidence) -> Iterator[Finding]:
     """The model never saw two begin tokens in pretraining and never sees two at inference."""
-    flagged, rows = evidence.tally.find_flagged(DOUBLE_BOS), evidence.tally.encoded
+    flagged, rows = evidence.statistics.find_flagged(DOUBLE_BOS), evidence.statistics.encoded
     if flagged:
         fix = NO_FIX
-        if evidence.tally.of("chat"):
+        if evidence.statistics.of("chat"):
             fix = data_quality.DOUBLE_BOS.fix("chat", again=evidence.again("template", "FILE"))
         yield data_quality.DOUBLE_BOS.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * rows else Severity.WARN,

@@ -17,7 +17,7 @@ COPIED_FILE_SHARE = 0.3
 
 def check_duplicates(evidence: DataEvidence) -> Iterator[Finding]:
     """A row that occurs twice is weighted twice and tends to be memorized."""
-    prints = evidence.tally.prints
+    prints = evidence.statistics.prints
     hashes = prints.hashes
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
@@ -45,8 +45,8 @@ def check_validation_leaks(evidence: DataEvidence) -> Iterator[Finding]:
     """A validation row that is also trained on makes the validation loss meaningless."""
     if evidence.validation is None:
         return
-    level = max(evidence.validation.prints.level, evidence.tally.prints.level)
-    validation, trained = evidence.validation.prints.at(level), evidence.tally.prints.at(level)
+    level = max(evidence.validation.prints.level, evidence.statistics.prints.level)
+    validation, trained = evidence.validation.prints.at(level), evidence.statistics.prints.at(level)
     both = np.flatnonzero(np.isin(validation.hashes, trained.hashes))
     if not len(both):
         return
@@ -90,10 +90,10 @@ def _has_only_jsonl(files: tuple[str, ...]) -> bool:
     return all(name.endswith(".jsonl") for name in files)
 
 
-def _format_sampling(prints: RowFingerprints) -> str:
-    return f"in a sample of one in {1 << prints.level} rows: " if prints.level else ""
+def _format_sampling(fingerprints: RowFingerprints) -> str:
+    return f"in a sample of one in {1 << fingerprints.level} rows: " if fingerprints.level else ""
 
 
-def _find_location(prints: RowFingerprints, value: np.uint64) -> RowLocation:
+def _find_location(fingerprints: RowFingerprints, value: np.uint64) -> RowLocation:
     """The location of the first row with this hash."""
-    return prints.where(int(np.flatnonzero(prints.hashes == value)[0]))
+    return fingerprints.where(int(np.flatnonzero(fingerprints.hashes == value)[0]))

@@ -32,8 +32,8 @@ _SCANNED_CHARACTERS = 4000
 _SYSTEM_ROLES = ("system", "developer")
 
 
-def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
-    row = item.row
+def inspect_row(checked: CheckedRow, _settings: EncodingSettings) -> Iterator[RowFlag]:
+    row = checked.row
     if not isinstance(row, DataRow):
         if row.code in _MISFITS:
             yield MISFIT, row.why
@@ -55,9 +55,9 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 
 def check_format(evidence: DataEvidence) -> Iterator[Finding]:
     """Each flag is harmless in single rows; in most of the rows it shows a wrong format."""
-    tally = evidence.tally
-    pairs, chats, texts = tally.of("pair"), tally.of("chat"), tally.of("text")
-    yield from _check_flag(evidence, MISFIT, tally.rows, MOST, Severity.BLOCK)
+    statistics = evidence.statistics
+    pairs, chats, texts = statistics.of("pair"), statistics.of("chat"), statistics.of("text")
+    yield from _check_flag(evidence, MISFIT, statistics.rows, MOST, Severity.BLOCK)
     yield from _check_flag(evidence, ALONE, pairs + chats, NEARLY_ALL, Severity.BLOCK)
     yield from _check_flag(evidence, ASKS, pairs, MOST, Severity.WARN)
     yield from _check_flag(evidence, ANSWERS_FIRST, chats, MOST, Severity.WARN)
@@ -114,7 +114,7 @@ _MESSAGES = {
 
 
 def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
-    flagged = evidence.tally.find_flagged(flag)
+    flagged = evidence.statistics.find_flagged(flag)
     if rows < MIN_ROWS or flagged.count < least * rows:
         return
     message, why = _MESSAGES[flag]

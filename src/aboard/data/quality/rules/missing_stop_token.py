@@ -15,41 +15,41 @@ MASKED = 0.9
 ENDLESS, HIDDEN = "endless", "stop-hidden"
 
 
-def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
-    encoded = item.encoded
-    if not isinstance(encoded, EncodedRow) or not terms.stops or not encoded.mask.any():
+def inspect_row(checked: CheckedRow, settings: EncodingSettings) -> Iterator[RowFlag]:
+    encoded = checked.encoded
+    if not isinstance(encoded, EncodedRow) or not settings.stops or not encoded.mask.any():
         return
     supervised = encoded.ids[encoded.mask]
     # Fast path: most answers end in a stop token.
-    if int(supervised[-1]) in terms.stops or any((supervised == stop).any() for stop in terms.stops):
+    if int(supervised[-1]) in settings.stops or any((supervised == stop).any() for stop in settings.stops):
         return
     yield ENDLESS, NO_TEXT
     after = int(encoded.mask.nonzero()[0][-1]) + 1
-    if after < len(encoded.ids) and int(encoded.ids[after]) in terms.stops:
+    if after < len(encoded.ids) and int(encoded.ids[after]) in settings.stops:
         yield HIDDEN, NO_TEXT
 
 
 def check_stop_token(evidence: DataEvidence) -> Iterator[Finding]:
     """Stop tokens that are masked, omitted by the template, or equal to padding: generation then runs to its limit."""
-    tally, terms = evidence.tally, evidence.terms
-    flagged, hidden = tally.find_flagged(ENDLESS), tally.find_flagged(HIDDEN)
+    statistics, settings = evidence.statistics, evidence.settings
+    flagged, hidden = statistics.find_flagged(ENDLESS), statistics.find_flagged(HIDDEN)
     # A truncated row still has a stop token; another rule reports truncation.
-    rows = tally.encoded - tally.find_flagged(UNSUPERVISED).count
-    if terms.tokenizer is not None and tally.encoded and not terms.stops:
+    rows = statistics.encoded - statistics.find_flagged(UNSUPERVISED).count
+    if settings.tokenizer is not None and statistics.encoded and not settings.stops:
         yield data_quality.EOS.finding(
             severity=Severity.WARN,
             nodes=(),
-            seen=f"{escape_text(terms.tokenizer)} has no end-of-sequence token",
+            seen=f"{escape_text(settings.tokenizer)} has no end-of-sequence token",
             why="No row can end with such a token, so the model can't learn to stop.",
             fix=data_quality.EOS.fix("no-token"),
         )
     if flagged.count >= SIGNIFICANT_SHARE * rows and flagged:
-        named = " or ".join(name.visible() for name in terms.stop_names) or "the end token"
+        named = " or ".join(name.visible() for name in settings.stop_names) or "the end token"
         masked = (
             f"; in {format_share(hidden.count, flagged.count, 'such rows')} it is present but masked" if hidden else ""
         )
         # Pre-tokenized data counts as answers if a large part of it is masked.
-        answers = tally.of("chat", "pair") > 0 or tally.supervised < MASKED * tally.tokens.total
+        answers = statistics.of("chat", "pair") > 0 or statistics.supervised < MASKED * statistics.tokens.total
         yield data_quality.EOS.finding(
             severity=Severity.BLOCK if answers and flagged.count == rows else Severity.WARN,
             nodes=(),
@@ -64,8 +64,8 @@ def check_stop_token(evidence: DataEvidence) -> Iterator[Finding]:
 
 def _build_fix(evidence: DataEvidence, *, hidden: bool) -> Fix:
     with_template, line = evidence.again("template", "FILE"), NO_FIX
-    if hidden and evidence.terms.marked:
+    if hidden and evidence.settings.marked:
         line = data_quality.EOS.fix("hidden", again=with_template)
-    elif evidence.tally.of("chat"):
+    elif evidence.statistics.of("chat"):
         line = data_quality.EOS.fix("chat", again=with_template)
     return join_fixes(line, evidence.allow(data_quality.EOS))

@@ -16,11 +16,11 @@ TOLERATED_SHARE = 0.05
 _ROUND = 256
 
 
-def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
-    encoded, limit = item.encoded, terms.max_length
-    if limit is None or not isinstance(encoded, EncodedRow) or not isinstance(item.row, DataRow):
+def inspect_row(checked: CheckedRow, settings: EncodingSettings) -> Iterator[RowFlag]:
+    encoded, limit = checked.encoded, settings.max_length
+    if limit is None or not isinstance(encoded, EncodedRow) or not isinstance(checked.row, DataRow):
         return
-    if item.row.kind in {"chat", "pair"}:
+    if checked.row.kind in {"chat", "pair"}:
         yield from flag_truncation(encoded, limit)
 
 
@@ -34,8 +34,8 @@ def flag_truncation(encoded: EncodedRow, limit: int) -> Iterator[RowFlag]:
 
 def check_truncated_answers(evidence: DataEvidence) -> Iterator[Finding]:
     """Truncation removes the end of the answer, including its stop token."""
-    tally, limit = evidence.tally, evidence.terms.max_length
-    flagged, lost, rows = tally.find_flagged(CUT), tally.find_flagged(LOST), tally.encoded
+    statistics, limit = evidence.statistics, evidence.settings.max_length
+    flagged, lost, rows = statistics.find_flagged(CUT), statistics.find_flagged(LOST), statistics.encoded
     if flagged and limit is not None:
         whole = f"; {lost.count:,} of them lose the whole answer" if lost else ""
         is_significant = flagged.count >= TOLERATED_SHARE * rows or lost.count >= SIGNIFICANT_SHARE * rows
@@ -51,7 +51,7 @@ def check_truncated_answers(evidence: DataEvidence) -> Iterator[Finding]:
 
 def _suggest_lengths(evidence: DataEvidence, limit: int) -> Iterator[Fix]:
     """Lengths that fit 99 % of the rows, and all of them."""
-    tokens = evidence.tally.tokens
+    tokens = evidence.statistics.tokens
     most, every = (-(-length // _ROUND) * _ROUND for length in (tokens.percentile(0.99), tokens.longest))
     if limit < most < every:
         yield data_quality.CUT.fix("most", again=evidence.again("max-length", most), length=most)

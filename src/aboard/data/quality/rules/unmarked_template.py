@@ -16,26 +16,31 @@ TEMPLATE_CODES = ("row-template", "row-rewritten")
 _NOTE = 200
 
 
-def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
-    if isinstance(item.encoded, InvalidRow) and item.encoded.code in TEMPLATE_CODES:
-        yield ANSWERS_NOT_FOUND, item.encoded.why
+def inspect_row(checked: CheckedRow, _settings: EncodingSettings) -> Iterator[RowFlag]:
+    if isinstance(checked.encoded, InvalidRow) and checked.encoded.code in TEMPLATE_CODES:
+        yield ANSWERS_NOT_FOUND, checked.encoded.why
 
 
 def check_template(evidence: DataEvidence) -> Iterator[Finding]:
     """Without markers, answers are located by the text around them; rows where that fails are left out."""
-    tally, terms = evidence.tally, evidence.terms
-    flagged, unsupervised = tally.find_flagged(ANSWERS_NOT_FOUND), tally.find_flagged(UNSUPERVISED)
+    statistics, settings = evidence.statistics, evidence.settings
+    flagged, unsupervised = statistics.find_flagged(ANSWERS_NOT_FOUND), statistics.find_flagged(UNSUPERVISED)
     if flagged:
         yield data_quality.TEMPLATE.finding(
-            severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * tally.rows else Severity.WARN,
+            severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * statistics.rows else Severity.WARN,
             nodes=(),
-            seen=f"in {format_share(flagged.count, tally.rows)}, the answer can't be found in the rendered template:"
-            f" {format_locations(flagged, _NOTE)}",
+            seen=f"in {format_share(flagged.count, statistics.rows)}, the answer can't be found in the rendered"
+            f" template: {format_locations(flagged, _NOTE)}",
             why="These rows are left out, because a loss on the wrong tokens would train the model on text that"
             " isn't an answer.",
             fix=_build_fix(evidence),
         )
-    elif tally.of("chat") and unsupervised.count == tally.encoded and terms.marked is False and terms.loss_on != "all":
+    elif (
+        statistics.of("chat")
+        and unsupervised.count == statistics.encoded
+        and settings.marked is False
+        and settings.loss_on != "all"
+    ):
         yield data_quality.TEMPLATE.finding(
             nodes=(),
             seen="the chat template has no {% generation %} markers, and no answer can be located without them",
@@ -45,11 +50,11 @@ def check_template(evidence: DataEvidence) -> Iterator[Finding]:
 
 
 def _build_fix(evidence: DataEvidence) -> Fix:
-    terms, with_template = evidence.terms, evidence.again("template", "FILE")
-    if terms.marked is None:
+    settings, with_template = evidence.settings, evidence.again("template", "FILE")
+    if settings.marked is None:
         lines = [data_quality.TEMPLATE.fix("none", again=with_template)]
     else:
         lines = [data_quality.TEMPLATE.fix("markers", again=with_template)]
-        if terms.loss_on == "answers":
+        if settings.loss_on == "answers":
             lines.append(data_quality.TEMPLATE.fix("last", again=evidence.again("loss-on", "last")))
     return join_fixes(*lines, evidence.allow(data_quality.TEMPLATE))

@@ -23,17 +23,17 @@ from aboard.diagnoses.untrusted import NO_TEXT, escape_text
 BROKEN, EMPTY = "broken", "empty"
 
 
-def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
-    broken = item.broken
+def inspect_row(checked: CheckedRow, _settings: EncodingSettings) -> Iterator[RowFlag]:
+    broken = checked.broken
     if broken is not None and broken.code not in TEMPLATE_CODES:
         yield EMPTY if broken.code == "row-empty" else BROKEN, broken.why
-    elif isinstance(item.row, DataRow) and _is_empty(item, item.row):
+    elif isinstance(checked.row, DataRow) and _is_empty(checked, checked.row):
         yield EMPTY, NO_TEXT
 
 
 def check_no_rows(evidence: DataEvidence) -> Iterator[Finding]:
     """A run without rows ends at once, or never starts."""
-    if evidence.tally.rows == 0:
+    if evidence.statistics.rows == 0:
         yield data_quality.NO_ROWS.finding(
             nodes=(),
             seen=f"{escape_text(', '.join(evidence.files), 300)}: no rows found",
@@ -44,17 +44,17 @@ def check_no_rows(evidence: DataEvidence) -> Iterator[Finding]:
 
 def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
     """Unreadable lines are never intended: an interrupted copy, two files in one, or a wrong format."""
-    flagged = evidence.tally.find_flagged(BROKEN)
+    flagged = evidence.statistics.find_flagged(BROKEN)
     if flagged:
         # If no row can be read, the file has another format, and deleting lines doesn't help.
         repair = (
             _build_repair_fix(flagged, evidence.format)
-            if flagged.count < evidence.tally.rows
+            if flagged.count < evidence.statistics.rows
             else build_view_fix(flagged.examples[0].where, data_quality.BROKEN)
         )
         yield data_quality.BROKEN.finding(
             nodes=(),
-            seen=f"{format_share(flagged.count, evidence.tally.rows)} can't be read: {format_locations(flagged)}",
+            seen=f"{format_share(flagged.count, evidence.statistics.rows)} can't be read: {format_locations(flagged)}",
             why="These rows would be left out of training. A broken last line usually means that a copy was interrupted"
             " and an unknown number of rows is missing.",
             fix=join_fixes(repair, evidence.allow(data_quality.BROKEN)),
@@ -63,13 +63,14 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
 
 def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
     """An empty row teaches the model nothing, or to stop at once."""
-    flagged = evidence.tally.find_flagged(EMPTY)
+    flagged = evidence.statistics.find_flagged(EMPTY)
     if flagged:
-        is_significant = flagged.count >= SIGNIFICANT_SHARE * evidence.tally.rows
+        is_significant = flagged.count >= SIGNIFICANT_SHARE * evidence.statistics.rows
         yield data_quality.EMPTY.finding(
             severity=Severity.BLOCK if is_significant else Severity.WARN,
             nodes=(),
-            seen=f"{format_share(flagged.count, evidence.tally.rows)} contain no text: {format_locations(flagged)}",
+            seen=f"{format_share(flagged.count, evidence.statistics.rows)} contain no text:"
+            f" {format_locations(flagged)}",
             why="Empty rows count as rows but teach the model nothing, or teach it to stop at once. Often a column has"
             " a different name in part of the file.",
             fix=join_fixes(
@@ -78,10 +79,10 @@ def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
         )
 
 
-def _is_empty(item: CheckedRow, row: DataRow) -> bool:
+def _is_empty(checked: CheckedRow, row: DataRow) -> bool:
     if row.ids is not None:
         return len(row.ids) == 0
-    return not any(text.strip() for _who, text in item.texts)
+    return not any(text.strip() for _who, text in checked.texts)
 
 
 def _build_repair_fix(flagged: FlaggedRows, formats: str) -> Fix:
@@ -99,8 +100,8 @@ def _build_repair_fix(flagged: FlaggedRows, formats: str) -> Fix:
     return join_fixes(build_view_fix(flagged.examples[0].where, data_quality.BROKEN), repair)
 
 
-def build_view_fix(where: RowLocation, diagnosis: Diagnosis) -> Fix:
+def build_view_fix(location: RowLocation, diagnosis: Diagnosis) -> Fix:
     """A command that shows the row."""
-    if where.unit != "line" or where.file.endswith(COMPRESSED_SUFFIXES):
-        return diagnosis.fix("rows", file=where.file)
-    return diagnosis.fix("line", script=format_sed_script("p", [where.line]), file=where.file)
+    if location.unit != "line" or location.file.endswith(COMPRESSED_SUFFIXES):
+        return diagnosis.fix("rows", file=location.file)
+    return diagnosis.fix("line", script=format_sed_script("p", [location.line]), file=location.file)

@@ -13,14 +13,14 @@ from aboard.diagnoses.untrusted import Untrusted
 UNSUPERVISED = "unsupervised"
 
 
-def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
-    if isinstance(item.encoded, EncodedRow) and not item.encoded.mask.any():
-        yield UNSUPERVISED, Untrusted(_explain_missing_loss(item.row) if isinstance(item.row, DataRow) else "")
+def inspect_row(checked: CheckedRow, _settings: EncodingSettings) -> Iterator[RowFlag]:
+    if isinstance(checked.encoded, EncodedRow) and not checked.encoded.mask.any():
+        yield UNSUPERVISED, Untrusted(_explain_missing_loss(checked.row) if isinstance(checked.row, DataRow) else "")
 
 
 def check_supervision(evidence: DataEvidence) -> Iterator[Finding]:
     """Such rows cost time and teach nothing, while the loss curve looks normal."""
-    flagged, rows = evidence.tally.find_flagged(UNSUPERVISED), evidence.tally.encoded
+    flagged, rows = evidence.statistics.find_flagged(UNSUPERVISED), evidence.statistics.encoded
     if flagged:
         yield data_quality.NO_LOSS.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * rows else Severity.WARN,
@@ -43,10 +43,10 @@ def _explain_missing_loss(row: DataRow) -> str:
 
 def _build_fix(evidence: DataEvidence) -> Fix:
     line = NO_FIX
-    notes = {each.note for each in evidence.tally.find_flagged(UNSUPERVISED).examples}
-    if evidence.terms.loss_on != "all" and notes == {""}:
+    notes = {each.note for each in evidence.statistics.find_flagged(UNSUPERVISED).examples}
+    if evidence.settings.loss_on != "all" and notes == {""}:
         line = data_quality.NO_LOSS.fix("all", again=evidence.again("loss-on", "all"))
     elif "no assistant message" in notes and evidence.format == "messages":
-        file = evidence.tally.find_flagged(UNSUPERVISED).examples[0].where.file
+        file = evidence.statistics.find_flagged(UNSUPERVISED).examples[0].where.file
         line = data_quality.NO_LOSS.fix("answered", file=file)
     return join_fixes(line, evidence.allow(data_quality.NO_LOSS))

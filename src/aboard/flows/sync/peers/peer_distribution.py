@@ -119,19 +119,19 @@ class _Distribution:
             ports={number: member.endpoint.ports for number, member in self._members.items() if member.endpoint},
         )
 
-    async def _run_round(self, now: PieceRound) -> None:
+    async def _run_round(self, piece_round: PieceRound) -> None:
         for number, member in self._members.items():
             if self._rounds:
                 member.finished += self._rounds[-1].count_bytes(member.plan.has & member.plan.needs)
-            member.plan.needs, member.plan.has = now.list_needs(number), 0
+            member.plan.needs, member.plan.has = piece_round.list_needs(number), 0
             member.plan.ready, member.plan.since = False, monotonic()
-        self._rounds.append(now)
+        self._rounds.append(piece_round)
         self._wake()
         while any(member.plan.in_transit for member in self._members.values()) or not self._is_round_over():
             await self._change.wait()
             if self._source_error is not None:
                 raise self._source_error
-        for file in now.files:
+        for file in piece_round.files:
             for number in file.shared.lacking:
                 if not self._members[number].plan.lacks:
                     self._members[number].upload.note_assembled(file.shared.place, file.shared.file)
@@ -255,7 +255,7 @@ class _Distribution:
                         )
                     await asyncio.sleep(ASK_AGAIN_SECONDS)
 
-    def _note_status(self, number: int, now: PieceRound, status: PeerStatus) -> None:
+    def _note_status(self, number: int, piece_round: PieceRound, status: PeerStatus) -> None:
         member, plan = self._members[number], self._members[number].plan
         if member.status is None or status.received > member.status.received:
             plan.received_at = monotonic()
@@ -276,7 +276,7 @@ class _Distribution:
         member.fetched = member.earlier + status.fetched
         self._seen.note(number, member.peers, status)
         if grown:
-            member.upload.report_pieces(member.finished + now.count_bytes(plan.has & plan.needs))
+            member.upload.report_pieces(member.finished + piece_round.count_bytes(plan.has & plan.needs))
             if not plan.lacks:
                 self._wake()
 
@@ -300,9 +300,9 @@ class _Distribution:
             if piece is None:
                 await change.wait()
 
-    async def _send_piece(self, number: int, control: PeerControl, now: PieceRound, piece: int) -> None:
+    async def _send_piece(self, number: int, control: PeerControl, piece_round: PieceRound, piece: int) -> None:
         member = self._members[number]
-        file, at, length = now.locate(piece)
+        file, at, length = piece_round.locate(piece)
         data = await asyncio.to_thread(file.source.read, at, length)
 
         def count(taken: int) -> None:
@@ -310,7 +310,7 @@ class _Distribution:
             member.upload.count_piece_bytes(taken)
 
         try:
-            await control.send(now.first + piece, memoryview(data), count)
+            await control.send(piece_round.first + piece, memoryview(data), count)
         except AgentRequestError:
             # The node refuses a piece whose hash is wrong: then the file changed here.
             try:

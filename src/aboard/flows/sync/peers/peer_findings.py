@@ -42,7 +42,7 @@ class PeerObservations:
 
 
 def build_peer_report(
-    seen: PeerObservations,
+    observations: PeerObservations,
     names: Mapping[int, str],
     *,
     fetched: Mapping[int, int],
@@ -51,14 +51,14 @@ def build_peer_report(
 ) -> PeerReport:
     findings = []
     for diagnosis, found, did in (
-        (peer_transfer.WRONG_BYTES, seen.wrong, "sent a piece that differs from its hash to"),
-        (peer_transfer.SILENT, seen.silent, "was asked for a piece and sent nothing to"),
+        (peer_transfer.WRONG_BYTES, observations.wrong, "sent a piece that differs from its hash to"),
+        (peer_transfer.SILENT, observations.silent, "was asked for a piece and sent nothing to"),
     ):
         for peer in sorted(found.keys() & names.keys()):
             text = f"{names[peer]} {did} {_join_names(found[peer], names)}"
             fix = diagnosis.fix(node=names[peer])
             findings.append(diagnosis.finding(nodes=(names[peer],), seen=text, fix=fix))
-    blocked = {pair for pair in seen.unlinked - seen.linked if pair <= names.keys()}
+    blocked = {pair for pair in observations.unlinked - observations.linked if pair <= names.keys()}
     for number, others in group_pairs(blocked):
         tried = " or ".join(map(str, sorted({port for other in (number, *others) for port in ports.get(other, ())})))
         nodes = (number,) if len(others) > 1 else (number, *others)
@@ -70,7 +70,7 @@ def build_peer_report(
                 fix=peer_transfer.BLOCKED.fix(nodes=_join_names(nodes, names)),
             )
         )
-    for number, why in sorted(seen.absent.items()):
+    for number, why in sorted(observations.absent.items()):
         findings.append(
             peer_transfer.BLOCKED.finding(
                 nodes=(names[number],),

@@ -35,13 +35,13 @@ def unload_table(host: Host, key: str) -> None:
     run_as_root(host, "nft", "-f", "-", text=_format_removal(key))
 
 
-def format_filter_chains(way: Direction, rule: str, *, network: NetworkName) -> str:
+def format_filter_chains(direction: Direction, rule: str, *, network: NetworkName) -> str:
     """Chains with a rule for incoming packets, outgoing ones or both, on these NICs."""
     sides = {"in": ("input", "iifname"), "out": ("output", "oifname")}
     rule = f'"{INTERFACES[network]}" {rule}'
     return "".join(
         f"  chain {hook} {{\n    type filter hook {hook} priority 0;\n    {interface} {rule}\n  }}\n"
-        for hook, interface in (sides.values() if way == "both" else [sides[way]])
+        for hook, interface in (sides.values() if direction == "both" else [sides[direction]])
     )
 
 
