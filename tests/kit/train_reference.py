@@ -128,7 +128,8 @@ def _documents(bins: PackedSequences, number: int) -> list[tuple[torch.Tensor, t
 
 def pad_documents(documents: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
     """A row for each document; what follows it is not supervised."""
-    ids, mask = (torch.nn.utils.rnn.pad_sequence(each, batch_first=True) for each in zip(*documents, strict=True))
+    rows = zip(*documents, strict=True)
+    ids, mask = (torch.nn.utils.rnn.pad_sequence(list(each), batch_first=True) for each in rows)
     return ids, mask
 
 
