@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic, process_time
 
-from aboard.core.text.log_lines import fold_lines
+from aboard.core.text.fold_lines import fold_lines
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
@@ -25,7 +25,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from aboard.core.text.log_lines import fold_lines
+from aboard.core.text.fold_lines import fold_lines
 from aboard.record.rank_logs.merged_logs import (LineSelection, merge_logs, merge_logs_backward)
 from aboard.record.rank_logs.log_reader import LogReader
 

@@ -8,9 +8,9 @@ from saving import checkpoints, progress, put, resumed, save, standing, wrong
 
 from aboard.diagnoses import AboardError
 from aboard.train.checkpoint import checkpoint_folder
+from aboard.train.checkpoint.checkpoint_failures import pack_failure, raise_first_failure
 from aboard.train.checkpoint.checkpoint_writer import find_superfluous
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.distributed.rank_failures import pack_failure, raise_first_failure
 
 
 def names(folder: Path) -> list[str]:

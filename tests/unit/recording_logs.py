@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from aboard.core.text.log_lines import OutputLine
+from aboard.core.text.fold_lines import OutputLine
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward

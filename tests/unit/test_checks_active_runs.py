@@ -9,7 +9,7 @@ from evidence_builders import evidence
 from supervisor_runs import Run, held
 
 from aboard.agent.inspect import leftover_runs
-from aboard.agent.network import interface_addresses
+from aboard.agent.network import port_owners
 from aboard.checks.host.busy_gpus import GPU_PROCESSES, GpuProcess, find_busy_gpus
 from aboard.checks.host.leftovers import LEFTOVERS, parse_leftovers
 from aboard.checks.host.memory import AVAILABLE_MEMORY, MEMORY, find_low_memory
@@ -102,7 +102,7 @@ def test_the_agent_tells_an_active_run_from_a_leftover(clean: list[Run]) -> None
         await hold.start(Start(child="0", argv=(sys.executable, "-c", LISTEN)))
         await until(lambda: run.output("0").endswith(b"\n"), 20)
         found = leftover_runs.find_leftovers()
-        owner = interface_addresses.find_port_owner(int(run.output("0")))
+        owner = port_owners.find_port_owner(int(run.output("0")))
         assert run.id in found["active"]
         assert run.id not in found["runs"]
         assert found["active"][run.id]["rss"] > 2**20

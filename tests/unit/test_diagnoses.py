@@ -316,7 +316,7 @@ HANDMADE = """
 checks/fix_values.py checks/collective/nccl_rules.py checks/reach/subject.py core/cluster/node_commands.py
 checks/software/code_differences.py checks/train/training_rules.py checks/unknown_answers.py core/cluster/node_sets.py
 core/text/shell_quoting.py flows/why/replay_run.py flows/status.py
-flows/train/fetch_model.py ui/merge_findings.py verdicts/fix_commands.py verdicts/death/explain_death.py
+flows/train/fetch_model.py ui/merge_findings.py verdicts/fix_commands.py verdicts/death/explain_rank_death.py
 verdicts/live/external_jobs.py verdicts/logs/judge_log.py
 """
 

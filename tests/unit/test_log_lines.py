@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aboard.core.text.fold_lines import WINDOW, OutputLine, fold_lines
 from aboard.core.text.input_text import agree
-from aboard.core.text.log_lines import WINDOW, OutputLine, fold_lines
 from aboard.core.text.rank_sets import fold_ranks, name_ranks, parse_ranks
 from aboard.diagnoses import InputError
 from aboard.verdicts.logs.folded_tracebacks import TracebackFolder

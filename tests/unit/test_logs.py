@@ -13,7 +13,7 @@ from commands import aboard
 from deadlines import slowness
 from recording_logs import ALL
 
-from aboard.core.text.log_lines import FoldedLine, OutputLine
+from aboard.core.text.fold_lines import FoldedLine, OutputLine
 from aboard.diagnoses import InputError
 from aboard.flows.logs import LogQuery, read_logs
 from aboard.record import Record, RunDirectory, Runs

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_logs import bytes_of, files_no_larger_than, read, read_backward, writer
 
-from aboard.core.text.log_lines import OutputLine
+from aboard.core.text.fold_lines import OutputLine
 from aboard.record.rank_logs.line_splitter import BLOCK, LINE_LIMIT
 from aboard.record.rank_logs.log_reader import ON_DISK, ON_NODE, PAST_LIMIT
 from aboard.record.rank_logs.log_writer import UNFINISHED, LogLimits

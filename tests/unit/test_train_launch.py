@@ -32,7 +32,7 @@ from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 from aboard.transport.node_dialer import NodeDialer
-from aboard.verdicts.death.explain_death import DeathContext, DeathExplanation, explain_death
+from aboard.verdicts.death.explain_rank_death import DeathContext, DeathExplanation, explain_death
 
 REQUEST = LaunchRequest(program=Program(kind=ProgramKind.MODULE, target="aboard.train"), code=b"zip")
 CLUSTER = Cluster(nodes=(Node(name="s1", slots=2), Node(name="s2", slots=2)))

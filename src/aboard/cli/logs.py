@@ -12,7 +12,7 @@ from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.run.events import STREAMS
 from aboard.core.text.durations import parse_duration
-from aboard.core.text.log_lines import FoldedLine
+from aboard.core.text.fold_lines import FoldedLine
 from aboard.core.text.rank_sets import parse_ranks
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text

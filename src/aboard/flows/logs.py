@@ -5,8 +5,8 @@ from contextlib import closing
 from itertools import islice, takewhile
 from time import sleep
 
+from aboard.core.text.fold_lines import FoldedLine, OutputLine, fold_lines
 from aboard.core.text.input_text import agree, suggest_fix
-from aboard.core.text.log_lines import FoldedLine, OutputLine, fold_lines
 from aboard.core.text.rank_sets import fold_ranks, name_ranks
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands

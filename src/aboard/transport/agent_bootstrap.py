@@ -116,11 +116,11 @@ def _load_code(name: str) -> CodeType:
 # What a launch imports on every node; a check imports the first half.
 _PRECOMPILED = tuple(f"aboard.agent.{name}" for name in (
     "requests", "bridge", "channel", "procfs", "inspect.launch_environment", "frames", "inspect.leftover_runs",
-    "event_loop", "network.peer_listener", "network.interface_addresses", "run_directory", "process_spawn",
-    "private_folders", "forked_work", "process_tree", "beacon.report_receiver", "supervisor.rank_processes",
-    "supervisor.nested_launchers", "supervisor.resource_usage", "supervisor.guard_process", "supervisor.supervisor",
-    "supervisor.supervisor_watch", "supervisor.rank_group", "supervisor.rank_output", "supervisor.port_reservation",
-    "secret_redaction", "supervisor.output_spool", "inspect.rank_stacks",
+    "event_loop", "network.peer_listener", "network.interface_addresses", "network.port_owners", "run_directory",
+    "process_spawn", "private_folders", "forked_work", "process_tree", "beacon.report_receiver",
+    "supervisor.rank_processes", "supervisor.nested_launchers", "supervisor.resource_usage", "supervisor.guard_process",
+    "supervisor.supervisor", "supervisor.supervisor_watch", "supervisor.rank_group", "supervisor.rank_output",
+    "supervisor.port_reservation", "secret_redaction", "supervisor.output_spool", "inspect.rank_stacks",
 ))  # fmt: skip
 # A slow uplink sends this once for each node, 195 KB; the best level takes 90 ms more for a tenth less.
 _COMPRESSION_LEVEL = 3

@@ -15,7 +15,7 @@ from rich.color import ColorSystem
 from rich.style import Style
 
 from aboard.core.text.byte_sizes import format_size
-from aboard.core.text.log_lines import FoldedLine, OutputLine
+from aboard.core.text.fold_lines import FoldedLine, OutputLine
 from aboard.core.text.rank_sets import fold_ranks
 from aboard.diagnoses.untrusted import escape_text
 

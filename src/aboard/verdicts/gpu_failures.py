@@ -15,7 +15,7 @@ from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
-from aboard.verdicts.death.explain_death import DeathExplanation
+from aboard.verdicts.death.explain_rank_death import DeathExplanation
 from aboard.verdicts.live.collective_hang import list_hang_findings
 
 # Ages are rounded to a tenth, and a snapshot takes time.

@@ -40,7 +40,8 @@ class PeerListener:
 
     def listen(self, ports: list[int], token: bytes) -> frames.Message:
         """Listens on these ports (0 for any); returns each port or why not, and this host's addresses."""
-        from aboard.agent.network import interface_addresses  # noqa: PLC0415 - only a node that listens needs it
+        # Only a node that listens needs them.
+        from aboard.agent.network import interface_addresses, port_owners  # noqa: PLC0415
 
         results: list[frames.Message] = []
         for port in ports:
@@ -49,7 +50,7 @@ class PeerListener:
             except OSError as error:
                 name = errno.errorcode.get(error.errno or 0, str(error))
                 in_use = error.errno == errno.EADDRINUSE
-                results.append({"errno": name, "owner": interface_addresses.find_port_owner(port) if in_use else None})
+                results.append({"errno": name, "owner": port_owners.find_port_owner(port) if in_use else None})
             else:
                 self._listeners.append(listener)
                 self._loop.on_readable(listener.fileno(), lambda of=listener: self._accept(of, token))  # type: ignore[misc]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.network import interface_addresses
+from aboard.agent.network import port_owners
 from aboard.agent.procfs import read_owner
 
 # Often, once rank 0 is about to listen: the other ranks wait for it.
@@ -52,7 +52,7 @@ class PortReservations:
                 reserved = undo.enter_context(_bind_port(port, reuse=False))
             except OSError as error:
                 # Connections that linger after an earlier run are in the kernel's table, a reservation is not.
-                if error.errno != errno.EADDRINUSE or not interface_addresses.has_connections(port):
+                if error.errno != errno.EADDRINUSE or not port_owners.has_connections(port):
                     raise
                 reserved = undo.enter_context(_bind_port(port, reuse=True))
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,7 +109,7 @@ class PortWatch:
 
     def _is_ours(self) -> bool:
         """Whether the run listens, and nobody else: one of two address families may be a stranger's."""
-        listeners = interface_addresses.list_listeners(self._port)
+        listeners = port_owners.list_listeners(self._port)
         now = time.monotonic()
         # A rank in a container may not have been found yet: judge the same listeners again, but not each time.
         if not listeners or (listeners == self._judged and now < self._judged_at + JUDGE_SECONDS):
@@ -118,9 +118,9 @@ class PortWatch:
         uids = {os.getuid(), *map(read_owner, pids)}
         strangers = []
         for uid, inode in listeners:
-            if any(interface_addresses.holds_socket(pid, inode) for pid in pids):
+            if any(port_owners.holds_socket(pid, inode) for pid in pids):
                 continue
-            owner = interface_addresses.describe_owner(uid, inode)
+            owner = port_owners.describe_owner(uid, inode)
             # A process in a container may not be readable: then its user decides.
             if "pid" in owner or uid not in uids:
                 strangers.append((uid, inode, owner))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from aboard.core.run.events import STREAMS
-from aboard.core.text.log_lines import OutputLine
+from aboard.core.text.fold_lines import OutputLine
 from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.line_splitter import BLOCK
 from aboard.record.rank_logs.log_index import (

@@ -7,7 +7,7 @@ from operator import itemgetter
 from re import Pattern
 
 from aboard.core.run.events import STREAMS
-from aboard.core.text.log_lines import OutputLine
+from aboard.core.text.fold_lines import OutputLine
 from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.log_index import IndexEntry
 from aboard.record.rank_logs.log_reader import EARLIEST, LogListing, LogReader, ReadPosition

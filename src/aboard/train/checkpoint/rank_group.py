@@ -7,9 +7,9 @@ from secrets import token_hex
 from typing import Any
 
 from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.checkpoint_failures import pack_failure, raise_first_failure
 from aboard.train.checkpoint.json_exchange import RankExchange
 from aboard.train.distributed.rank_context import RankContext
-from aboard.train.distributed.rank_failures import pack_failure, raise_first_failure
 
 # Of the files by which ranks find out whether they share a disk: the same path may be another disk on another node.
 PROBE_PREFIX = ".seen-"

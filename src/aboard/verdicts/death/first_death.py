@@ -10,7 +10,7 @@ from aboard.diagnoses.catalogue import list_output_patterns
 from aboard.diagnoses.output_patterns import PatternRole, PatternSource
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.death.container_refusals import find_refusal
-from aboard.verdicts.death.explain_death import is_mild
+from aboard.verdicts.death.explain_rank_death import is_mild
 
 # An echo follows the original death within this time.
 _ECHO_SECONDS = 5.0

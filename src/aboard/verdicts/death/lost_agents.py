@@ -10,7 +10,7 @@ from aboard.core.run.run_state import Generation, SupervisorEnd
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.runs import death
-from aboard.verdicts.death.explain_death import name_signal
+from aboard.verdicts.death.explain_rank_death import name_signal
 from aboard.verdicts.death.first_death import find_first_death
 from aboard.verdicts.fix_commands import build_check_command
 

@@ -19,7 +19,7 @@ from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.verdicts import gpu_failures
 from aboard.verdicts.death import lost_peers
 from aboard.verdicts.death.container_refusals import build_refusal_finding, find_refusal
-from aboard.verdicts.death.explain_death import (
+from aboard.verdicts.death.explain_rank_death import (
     DeathContext,
     add_node_evidence,
     explain_death,

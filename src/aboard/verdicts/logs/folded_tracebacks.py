@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from aboard.core.text.log_lines import OutputLine
+from aboard.core.text.fold_lines import OutputLine
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.death.first_death import is_echo_text
 from aboard.verdicts.logs.line_prefixes import parse_log_line
