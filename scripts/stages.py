@@ -44,7 +44,7 @@ td div { background: #69c; height: 1em }
 # Ground tests mostly wait for ssh, leases and timeouts: with six workers two cores are busy 90 % of the time.
 GROUND_WORKERS = 6
 # Each worker imports the modules of tests, and many of them pyarrow, transformers or torch: seconds of CPU.
-UNIT_WORKERS = 2
+UNIT_WORKERS = 3
 TRAIN_WORKERS = 2
 # In one pool: no worker idles while another ends the last test of the first folder.
 REAL_HOSTS = "tests/ground tests/attacks"

@@ -117,6 +117,8 @@ def test_a_broken_torch(box: Sandbox, shim: str) -> None:
     assert report["exercises"]["collective"]["nodes"] == ["n1", "n3", "n4"]
 
 
+# Recorded reports of wrong sums are judged by unit tests.
+@pytest.mark.nightly
 def test_wrong_sums(box: Sandbox, shim: str) -> None:
     """A node that spoils what it sends is found by its sums."""
     put(box, f"{shim}/sitecustomize.py", WRONG_SUMS)

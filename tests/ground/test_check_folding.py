@@ -41,7 +41,14 @@ def told(findings: list[dict[str, Any]]) -> list[tuple[str, list[str], list[str]
     return [(each["code"], each["nodes"], [below["code"] for below in each["consequences"]]) for each in findings]
 
 
-@pytest.mark.parametrize(("how", "code"), [("--quick", "storage-not-mounted"), ("--all-pairs", "storage-not-shared")])
+# A check of all pairs finds the same share by its files: test_check_storage.py has that in CI.
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("--quick", "storage-not-mounted"),
+        pytest.param("--all-pairs", "storage-not-shared", marks=pytest.mark.nightly),
+    ],
+)
 def test_code_that_differs_because_its_share_is_missing(box: Sandbox, how: str, code: str) -> None:
     """The share is what is missing; a warning by itself, it stops a run as the code that differs does."""
     box.head.run(["sh", "-c", "echo 'print(1)' > /shared/train.py; echo '{}' > /shared/ds_config.json"])
