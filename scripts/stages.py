@@ -46,8 +46,13 @@ GROUND_WORKERS = 6
 # Each worker imports the modules of tests, and many of them pyarrow, transformers or torch: seconds of CPU.
 UNIT_WORKERS = 3
 TRAIN_WORKERS = 2
+# Attacks that import torch and transformers, without hosts: in the stage whose workers import these anyway.
+MODEL_ATTACKS = [
+    f"tests/attacks/test_{name}.py" for name in ("foreign_files", "found_settings", "model_author", "output_directory")
+]
+TRAINING = " ".join(("tests/train", *MODEL_ATTACKS))
 # In one pool: no worker idles while another ends the last test of the first folder.
-REAL_HOSTS = "tests/ground tests/attacks"
+REAL_HOSTS = " ".join(("tests/ground", "tests/attacks", *(f"--ignore={path}" for path in MODEL_ATTACKS)))
 # CPU seconds of each stage of CI. A tenth more than it took on an idle machine is a good budget.
 CPU_BUDGETS = {
     "check": 350,
@@ -123,7 +128,7 @@ def list_ci_stages() -> list[Stage]:
             "ground", REAL_HOSTS, "not nightly and not serial", workers=GROUND_WORKERS, minutes=45, retry=True
         ),
         pytest_stage("ground, serial", REAL_HOSTS, "serial and not nightly", workers=0, minutes=15, retry=True),
-        pytest_stage("train", "tests/train", "not nightly", workers=TRAIN_WORKERS, minutes=20, retry=True),
+        pytest_stage("train", TRAINING, "not nightly", workers=TRAIN_WORKERS, minutes=20, retry=True),
         bench_stage("faults", "--quick", minutes=5),
         bench_stage("soak", "--quick", minutes=5),
     ]
@@ -137,7 +142,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
         pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, retry=True, env=size),
         pytest_stage("ground", REAL_HOSTS, "not serial", workers=GROUND_WORKERS, minutes=150, retry=True, env=size),
         pytest_stage("ground, serial", REAL_HOSTS, "serial", workers=0, minutes=60, retry=True, env=size),
-        pytest_stage("train", "tests/train", "", workers=TRAIN_WORKERS, minutes=120, retry=True, env=size),
+        pytest_stage("train", TRAINING, "", workers=TRAIN_WORKERS, minutes=120, retry=True, env=size),
     ]
     benches = [
         bench_stage(name, "--json", str(directory / f"bench-{name}.json"), minutes=120)

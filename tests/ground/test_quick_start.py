@@ -11,7 +11,7 @@ import pytest
 from asking import check_answers
 from deadlines import slowness
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600

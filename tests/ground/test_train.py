@@ -12,7 +12,7 @@ from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.processes import PowerLoss
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Each rank imports torch and transformers for seconds, so CI has two.

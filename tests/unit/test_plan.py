@@ -10,7 +10,7 @@ from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
-from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.launch_request import LaunchRequest, resolve_request
 from aboard.core.plan.plan import MasterAddress, Plan
 from aboard.core.plan.plan_builder import build_plan, find_rank_zero_node
 from aboard.core.plan.program import Program, ProgramKind
@@ -114,6 +114,14 @@ def test_threads_are_the_cores_of_each_rank() -> None:
     assert _env(_plan(four, seat=NodeResources(address="a", cores=16)), "OMP_NUM_THREADS") == ["4"] * 4
     assert _env(_plan(four, seat=NodeResources(address="a")), "OMP_NUM_THREADS") == ["1"] * 4
     assert _env(_plan(four, request=replace(REQUEST, threads=7)), "OMP_NUM_THREADS") == ["7"] * 4
+
+
+@pytest.mark.parametrize(("exported", "threads"), [("3", 3), ("", None), ("0", None), ("4,2", None)])
+def test_threads_of_the_shell(exported: str, threads: int | None) -> None:
+    """As torchrun does it: a number that the user exported wins over the cores, and --threads over both."""
+    cluster, shell = Cluster(nodes=(Node(name="n1", slots=1),), source="test"), {"OMP_NUM_THREADS": exported}
+    assert resolve_request(cluster, REQUEST, None, shell=shell)[1].threads == threads
+    assert resolve_request(cluster, replace(REQUEST, threads=7), None, shell=shell)[1].threads == 7
 
 
 def test_picked_slots_are_the_devices() -> None:

@@ -1,6 +1,7 @@
 """`aboard launch`."""
 
 import asyncio
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     "--threads",
     type=click.IntRange(1),
     metavar="N",
-    help="Set OMP_NUM_THREADS for every rank; default: the number of cores per rank.",
+    help="Set OMP_NUM_THREADS for every rank; default: that of your shell, or else the number of cores per rank.",
 )
 @click.option("--bind", is_flag=True, help="Pin each rank to the cores of one NUMA node.")
 @click.option("--master-address", metavar="ADDRESS", help="Address of rank 0; default: one that all nodes can reach.")
@@ -171,7 +172,7 @@ def launch(
             master_address=master_address or request.master_address,
             master_port=master_port or request.master_port,
         )
-        cluster, request = resolve_request(cluster, request, str(Path.cwd()))
+        cluster, request = resolve_request(cluster, request, str(Path.cwd()), shell=os.environ)
         raise_open_file_limit(len(cluster))
         command_again = format_typed_command(sys.argv[1:])
         notes += where.check_job(command_again, detach=options.detach)

@@ -162,7 +162,10 @@ class Host:
     def _command(
         self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, root: bool
     ) -> HostCommand:
-        return HostCommand(argv=argv, uid=0 if root else self._box.crew_id, env=env or {}, cwd=cwd)
+        # All hosts share this machine's cores: ranks with a thread for each of them would wait for each other.
+        threads = max(1, len(os.sched_getaffinity(0)) // self._box.layout.nodes)
+        env = {"OMP_NUM_THREADS": str(threads), **(env or {})}
+        return HostCommand(argv=argv, uid=0 if root else self._box.crew_id, env=env, cwd=cwd)
 
 
 def _list_pid_namespaces(pid: int) -> set[int]:

@@ -36,11 +36,17 @@ class LaunchRequest:
     code: bytes = field(default=b"", repr=False)
 
 
-def resolve_request(cluster: Cluster, request: LaunchRequest, here: str | None) -> tuple[Cluster, LaunchRequest]:
+def resolve_request(
+    cluster: Cluster, request: LaunchRequest, here: str | None, *, shell: Mapping[str, str] = NO_ENV
+) -> tuple[Cluster, LaunchRequest]:
     """Resolves the working directory, which is `here` unless a node has its own, and a port from `env:`.
 
-    If `here` is None, ranks start in the user's home directory, since all of their paths are absolute.
+    If `here` is None, ranks start in the user's home directory, since all of their paths are absolute. Ranks get the
+    OMP_NUM_THREADS of the user's shell, if it has one, as with torchrun.
     """
+    exported = shell.get("OMP_NUM_THREADS", "")
+    if request.threads is None and exported.isdecimal() and int(exported) > 0:
+        request = replace(request, threads=int(exported))
     nodes = tuple(_resolve_image(node if node.workdir else replace(node, workdir=here)) for node in cluster)
     env = {**nodes[0].env, **request.env}
     # An address in a file must not move the rendezvous: build_plan refuses it unless it is rank 0's own.

@@ -161,7 +161,7 @@ def add_training(
         here=Path.cwd(),
         on_settled=observer.report_steps,
     )
-    cluster, request = resolve_request(spec.cluster, spec.request, None)
+    cluster, request = resolve_request(spec.cluster, spec.request, None, shell=os.environ)
     return replace(
         spec,
         cluster=cluster,
