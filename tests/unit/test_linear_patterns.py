@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import slowness
-from pattern_pumps import UsedPattern, find_patterns, time_pattern
+from pattern_pumps import PumpTime, UsedPattern, find_patterns, time_pattern
 
 from aboard.core.slurm import job_state
 from aboard.diagnoses.catalogue import all_diagnoses
@@ -50,19 +50,22 @@ def _list_patterns() -> Iterator[UsedPattern]:
         yield UsedPattern(f"ssh_log: {'|'.join(patterns)}", regex, frozenset({"search"}), longest=LINE_LIMIT)
 
 
+def _time_slow(used: UsedPattern) -> PumpTime | None:
+    """How long it takes, if that is too long."""
+    longest, _why = BOUNDED.get(used.name, (used.longest, ""))
+    worst = time_pattern(used, min(SIZE, longest), min(LARGE, longest), limit=2.0)
+    most = MOST_SECONDS * slowness()
+    return worst if worst.seconds > most or worst.larger > most * max(1.0, min(LARGE, longest) / SIZE) else None
+
+
 @pytest.mark.ci
 def test_no_pattern_takes_more_than_linear_time() -> None:
     """Each takes at most 50 ms for 16 KB, and 16 times that for 16 times as much, or has a reason to be exempt."""
-    slow = {}
     patterns = list(_list_patterns())
     assert {used.name for used in patterns} >= BOUNDED.keys()
-    for used in patterns:
-        longest, _why = BOUNDED.get(used.name, (used.longest, ""))
-        worst = time_pattern(used, min(SIZE, longest), min(LARGE, longest), limit=2.0)
-        most = MOST_SECONDS * slowness()
-        if worst.seconds > most or worst.larger > most * max(1.0, min(LARGE, longest) / SIZE):
-            slow[used.name] = worst
-    assert not slow
+    slow = [used for used in patterns if _time_slow(used)]
+    # Once more: CPU seconds are longer while another process uses the same core.
+    assert not {used.name: worst for used in slow if (worst := _time_slow(used))}
 
 
 @pytest.mark.ci

@@ -138,6 +138,8 @@ def test_the_bridge_outlives_keeper_and_guard(clean: list[Run], first: signal.Si
         await hold.start(Start(child="a", argv=python(FAMILY)))
         await until(lambda: b"ready" in run.output("a"))
         keeper = run.keeper()
+        # Stopped first: a supervisor that sees its guard die ends by itself.
+        os.kill(keeper, signal.SIGSTOP)
         os.kill(process_tree.read_parents()[keeper], first)
         os.kill(keeper, signal.SIGKILL)
         await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
