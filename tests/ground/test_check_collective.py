@@ -56,8 +56,8 @@ def told(report: dict[str, Any]) -> list[tuple[str, set[str]]]:
 
 
 def in_time(report: dict[str, Any]) -> bool:
-    """Within half a minute: far less than what torch waits for by itself."""
-    return bool(report["seconds"] < 30 * slowness())
+    """Far less than the half hour that torch waits by itself, also on two cores that other tests share."""
+    return bool(report["seconds"] < 120)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def put(box: Sandbox, path: str, text: str) -> None:
 
 
 def test_dropped_ports(box: Sandbox) -> None:
-    """A node that accepts nothing is named by the collective itself, within half a minute."""
+    """A node that accepts nothing is named by the collective itself, long before torch would give up."""
     with inject_temporarily(box, box.host("n3"), FirewallDrop(ports=NOT_RENDEZVOUS)):
         report = check(box)
     assert told(report) == [("collective-failed", {"n3"})]
