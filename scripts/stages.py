@@ -55,13 +55,13 @@ TRAINING = " ".join(("tests/train", *MODEL_ATTACKS))
 REAL_HOSTS = " ".join(("tests/ground", "tests/attacks", *(f"--ignore={path}" for path in MODEL_ATTACKS)))
 # CPU seconds of each stage of CI. A tenth more than it took on an idle machine is a good budget.
 CPU_BUDGETS = {
-    "check": 350,
-    "unit, ci": 450,
+    "check": 220,
+    "unit, ci": 380,
     "ground": 2200,
-    "ground, serial": 250,
-    "train": 700,
+    "ground, serial": 60,
+    "train": 560,
     "bench faults": 80,
-    "bench soak": 60,
+    "bench soak": 70,
 }
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 
