@@ -13,10 +13,10 @@ from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.faults.network.links import LinkRateLimit
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+# Times are judged: ranks of other tests would take the cores.
+pytestmark = [pytest.mark.ground, pytest.mark.serial]
 
 NOT_RENDEZVOUS = "1024-29499,29501-65535"
-SIZES = [1024 * 4**power for power in range(8)]
 NODES = ("n1", "n2", "n3", "n4")
 SHIM = "/private/shim"
 
@@ -56,8 +56,8 @@ def told(report: dict[str, Any]) -> list[tuple[str, set[str]]]:
 
 
 def in_time(report: dict[str, Any]) -> bool:
-    """Far less than the half hour that torch waits by itself, also on two cores that other tests share."""
-    return bool(report["seconds"] < 120)
+    """Within half a minute: far less than what torch waits for by itself."""
+    return bool(report["seconds"] < 30 * slowness())
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def put(box: Sandbox, path: str, text: str) -> None:
 
 
 def test_dropped_ports(box: Sandbox) -> None:
-    """A node that accepts nothing is named by the collective itself, long before torch would give up."""
+    """A node that accepts nothing is named by the collective itself, within half a minute."""
     with inject_temporarily(box, box.host("n3"), FirewallDrop(ports=NOT_RENDEZVOUS)):
         report = check(box)
     assert told(report) == [("collective-failed", {"n3"})]
@@ -85,14 +85,12 @@ def test_dropped_ports(box: Sandbox) -> None:
 
 # After the fault above: the same nodes, mended.
 def test_healthy(box: Sandbox) -> None:
-    """The whole check holds a collective of all nodes, finds nothing, and has the sizes in its table."""
+    """The whole check holds a collective of all nodes, finds nothing, and has every size in its table."""
     report = check(box, only=False)
     assert report["findings"] == []
     held = report["exercises"]["collective"]
     assert (held["nodes"], held["ranks"], held["backend"]) == (list(NODES), 4, "gloo")
-    sizes = [row["size"] for row in held["rows"] if row["op"] == "all_reduce"]
-    # The largest is left out where the others took most of the job's time, as on two cores that other tests share.
-    assert sizes in (SIZES, SIZES[:-1])
+    assert [row["size"] for row in held["rows"] if row["op"] == "all_reduce"] == [1024 * 4**power for power in range(8)]
     assert all(row["seconds"] > 0 and row["bus"] > 0 for row in held["rows"])
 
 

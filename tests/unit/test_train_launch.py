@@ -32,7 +32,7 @@ from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 from aboard.transport.node_dialer import NodeDialer
-from aboard.verdicts.death.explain_rank_death import DeathContext, DeathExplanation, explain_death
+from aboard.verdicts.death.explain_rank_death import DeathContext, DeathExplanation, explain_rank_death
 
 REQUEST = LaunchRequest(program=Program(kind=ProgramKind.MODULE, target="aboard.train"), code=b"zip")
 CLUSTER = Cluster(nodes=(Node(name="s1", slots=2), Node(name="s2", slots=2)))
@@ -140,7 +140,7 @@ def _raised(error: AboardError, *, code: bool) -> DeathExplanation:
     raised = RankException(**{name: Untrusted(text) for name, text in told.items()})
     child = RankProcess(node="n1", name="0", state="exited", code=1, raised=raised)
     start = Start(child="0", argv=("python", "-m", "aboard.train"), rank=0, code=code)
-    return explain_death(child, (), DeathContext(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
+    return explain_rank_death(child, (), DeathContext(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
 
 
 def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:

@@ -83,7 +83,7 @@ class DeathContext:
         return quote_folded_names(part.node.name for part in self.parts)
 
 
-def explain_death(process: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
+def explain_rank_death(process: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
     """From the surest source: that it never started, its exception, the signal, its last lines on stderr."""
     gave_up = (
         "These ranks failed in the same way, so the cause is in the script, its arguments or its data, not in one node."

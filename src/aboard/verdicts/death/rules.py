@@ -22,7 +22,7 @@ from aboard.verdicts.death.container_refusals import build_refusal_finding, find
 from aboard.verdicts.death.explain_rank_death import (
     DeathContext,
     add_node_evidence,
-    explain_death,
+    explain_rank_death,
     find_error,
     is_same_error,
 )
@@ -228,7 +228,7 @@ DEATH_RULES: tuple[VerdictRule, ...] = (
 
 def _describe_death(evidence: Evidence, cause: RankProcess) -> Finding:
     same = _find_same_deaths(evidence, cause)
-    explanation = explain_death(cause, get_tail(evidence, cause), _build_context(evidence, cause, same))
+    explanation = explain_rank_death(cause, get_tail(evidence, cause), _build_context(evidence, cause, same))
     explanation = add_node_evidence(evidence, cause, explanation)
     explanation = gpu_failures.add_gpu_errors(evidence, cause, read_last_words(evidence, cause), explanation)
     named = set(map(id, same))
