@@ -58,7 +58,7 @@ CPU_BUDGETS = {
     "check": 220,
     "unit, ci": 380,
     "ground": 2200,
-    "ground, serial": 60,
+    "ground, serial": 110,
     "train": 560,
     "bench faults": 80,
     "bench soak": 70,
