@@ -9,8 +9,8 @@ from aboard.core.cluster.contact import ReachedNode
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
-from aboard.core.probes.node_recording import NodeRecording
 from aboard.core.probes.probe import FileContents, ProbeCommand, ProbeFiles, ProbeQuestion
+from aboard.testing.recorded_node import NodeRecording
 
 
 def replay_recordings(cluster: Cluster, subject: Subject, recordings: Mapping[str, NodeRecording]) -> Facts:

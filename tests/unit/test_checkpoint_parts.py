@@ -21,9 +21,8 @@ from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
-from aboard.flows.train.recorded_checkpoints import RecordedTraining
+from aboard.flows.train.recorded_checkpoints import RecordedCheckpoint, RecordedTraining, collect_saved_parts
 from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
-from aboard.record.saved_parts import RecordedCheckpoint, collect_saved_parts
 from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.checkpoint.checkpoint_parts import list_needed_slices, list_slices, select_parts
 from aboard.train.checkpoint.commit_marker import (

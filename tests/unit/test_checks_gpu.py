@@ -16,11 +16,11 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.gpu_errors import XIDS
 from aboard.core.probes.facts import Facts, Unknown, parse_answer
-from aboard.core.probes.node_recording import NodeRecording
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.testing import recorded_node
+from aboard.testing.recorded_node import NodeRecording
 
 RECORDINGS = Path(__file__).parent / "recordings"
 load = cache(recorded_node.load_recording)

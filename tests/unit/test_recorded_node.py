@@ -16,10 +16,9 @@ from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
-from aboard.core.probes.node_recording import NodeRecording
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeFiles
 from aboard.diagnoses import Severity
-from aboard.testing.recorded_node import load_recording
+from aboard.testing.recorded_node import NodeRecording, load_recording
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SUBJECTS = (fabric.SUBJECT, gpu.SUBJECT)

@@ -8,7 +8,6 @@ from aboard.verdicts.logs.nccl_log import (
     find_stall,
     format_stall,
     list_missing_ranks,
-    parse_group,
     parse_nccl_line,
     parse_work,
 )
@@ -79,12 +78,6 @@ def test_works_of_all_versions() -> None:
     assert old == NcclWork(seq=7, op="BROADCAST", limit=1_800_000)
     assert new == NcclWork(seq=7, op="BROADCAST", numel=5, limit=600_000)
     assert parse_work("nothing of the kind") is None
-
-
-def test_groups_by_name_or_number() -> None:
-    """`[PG 1 Rank 3]`, `[PG 0 (default_pg) Rank 7]`, `[PG ID 0 PG GUID 0(default_pg) Rank 4]`."""
-    lines = ("[PG 1 Rank 3] x", "[PG 0 (default_pg) Rank 7] x", "[PG ID 2 PG GUID 9(mesh_tp) Rank 4] x", "x")
-    assert [parse_group(line) for line in lines] == ["1", "default_pg", "mesh_tp", ""]
 
 
 def test_the_rank_that_says_nothing_is_named() -> None:

@@ -18,9 +18,8 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.node import Node
 from aboard.core.secrets.secret_names import is_secret
-from aboard.core.slurm.allocation import SlurmAllocation
+from aboard.core.slurm.allocation import SlurmAllocation, refuse_srun_copies
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.core.slurm.srun_copies import refuse_srun_copies
 from aboard.diagnoses import InputError, Shell
 from aboard.lazy_dataclass import dataclass
 

@@ -7,7 +7,9 @@ from functools import cached_property
 from itertools import zip_longest
 
 from aboard.core.cluster.node_sets import expand_node_set
-from aboard.diagnoses import InputError
+from aboard.core.text.shell_quoting import join_argv
+from aboard.diagnoses import AboardError, InputError
+from aboard.diagnoses.slurm import allocation
 from aboard.lazy_dataclass import dataclass
 
 # The resources of some nodes: `Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0,3)`.
@@ -18,6 +20,8 @@ _GPUS = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::[^:(),]+)?:([0-9]{1,5})(?=[(,]|$
 _GPU_TYPES = re.compile(r"(?:^|,)(?:[^:,]+:)?([0-9]{1,5})(?=,|$)")
 _REPEATED = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,6})\))?")
 _GRES_TYPES = re.compile(r"^GresTypes\s*=\s*(\S+)", re.MULTILINE)
+# Step ids from here up are reserved by Slurm, such as for batch scripts and interactive shells (slurm.h).
+_FIRST_SPECIAL_STEP = 0xFFFF_FFF0
 # SLURM_BATCH_SCRIPT in slurm.h.
 _BATCH_STEP = str(0xFFFF_FFFB)
 # States in which the nodes of a job are its own.
@@ -164,3 +168,19 @@ def _read_gpu_variables(env: Mapping[str, str], names: Sequence[str]) -> dict[st
     if here in names and on_node.isdecimal():
         gpus[here] = int(on_node)
     return gpus
+
+
+def refuse_srun_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
+    """Refuses to run as one of several copies that `srun` started: each would start the whole run."""
+    step = _read_number(env, "SLURM_STEP_ID")
+    copies = _read_number(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    # With --pty, only the first task has a terminal, which is interactive.
+    if step is None or step >= _FIRST_SPECIAL_STEP or copies is None or copies <= 1 or "SLURM_PTY_PORT" in env:
+        return
+    seen = f"srun started {copies} copies of aboard; start only one, because it starts the ranks on all nodes itself"
+    raise AboardError(allocation.COPIES, seen, command=join_argv(["aboard", *argv]))
+
+
+def _read_number(env: Mapping[str, str], *names: str) -> int | None:
+    """The first of these variables that is a number."""
+    return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)

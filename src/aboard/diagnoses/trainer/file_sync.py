@@ -1,6 +1,6 @@
 """Diagnoses of files that can't be copied to a node."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, warning
 
 DISK_FULL = Diagnosis(
     code="spread-disk-full",
@@ -113,4 +113,34 @@ EMPTY = Diagnosis(
     symptoms=("has no files to copy",),
     explanation="The model or data directory on the head has no files, so there is nothing to copy to the nodes.",
     fixes="ls -l {folder}    # if it held prepared data, remove it, and Aboard prepares the data again",
+)
+
+# -- nodes that pass pieces of large files on to each other
+
+PEER_WRONG_BYTES = warning(
+    code="peer-wrong-bytes",
+    title="a node sent wrong bytes to its peers",
+    symptoms=("sent a piece that differs from its hash",),
+    explanation="Every piece is compared with the hash that came from the head, so no wrong byte was kept: the pieces"
+    " were fetched elsewhere. Possible causes: bad memory, a bad disk or NIC, or a program that changed the file.",
+    fixes="sudo dmesg | tail    # on {node}; a bad disk or bad memory? Until it is repaired: --exclude {node}",
+)
+
+PEER_BLOCKED = warning(
+    code="peer-blocked",
+    title="nodes can't pass files on to each other",
+    symptoms=("took no part in passing files on",),
+    explanation="While large files are copied, nodes pass pieces on to each other, on the ports that `aboard check`"
+    " tests. Where a firewall blocks them, the pieces come from other nodes or from the head, which takes longer."
+    " Training needs the same connections.",
+    fixes="aboard check --only network    # shows what blocks {nodes}",
+)
+
+PEER_SILENT = warning(
+    code="peer-silent",
+    title="a node stopped sending to its peers",
+    symptoms=("was asked for a piece and sent nothing",),
+    explanation="The node accepted connections but did not send the pieces that it offered, so they were fetched"
+    " elsewhere. Its disk or network may hang.",
+    fixes="sudo dmesg | tail    # on {node}; does a disk or NIC hang?",
 )

@@ -1,22 +1,37 @@
 """What the records of a training's runs say about its checkpoints: the nodes, and where each part was last."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from typing import Annotated
 
 from aboard.core.cluster.node import Node
+from aboard.core.decoding import Matching, MaxLength, try_decode
 from aboard.core.plan.plan import Plan
+from aboard.core.run.events import Event
 from aboard.core.slurm.allocation import SlurmAllocation
 from aboard.core.slurm.job_nodes import reassign_recorded_nodes
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.why.recorded_run import parse_recorded_plan
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.run_directory import RunDirectory
-from aboard.record.saved_parts import RecordedCheckpoint, collect_saved_parts
 from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
 
 # Of one directory: older runs have hardly a part that is still needed.
 MOST_RUNS = 20
+SAVED = "saved"
+_CHECKPOINT = r"\Astep-\d{6,20}(?:-\d{1,6})?\Z"
+_FileNames = Annotated[tuple[Annotated[str, Matching(r"[\w.-]{1,100}")], ...], MaxLength(500)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCheckpoint:
+    """A checkpoint by name; `nodes` has the node on which each file was last."""
+
+    name: str
+    serial: int
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +88,18 @@ def read_recorded_training(
 def _reassign_nodes(plan: Plan, allocation: SlurmAllocation | None) -> Plan:
     nodes = reassign_recorded_nodes([part.node for part in plan.parts], allocation)
     return replace(plan, parts=tuple(replace(part, node=node) for part, node in zip(plan.parts, nodes, strict=True)))
+
+
+def collect_saved_parts(events: Iterable[Event]) -> dict[str, RecordedCheckpoint]:
+    """The checkpoints that ranks saved or resumed from, by name; of a name that was used again, the last."""
+    found: dict[str, tuple[int, dict[str, str]]] = {}
+    for event in events:
+        name, serial = event.data.get("checkpoint"), event.data.get("serial")
+        files = try_decode(_FileNames, event.data.get("files"))
+        match = name.match(_CHECKPOINT) if isinstance(name, Untrusted) else None
+        if event.kind != SAVED or match is None or not isinstance(serial, int) or files is None:
+            continue
+        if match[0] not in found or found[match[0]][0] != serial:
+            found[match[0]] = (serial, {})
+        found[match[0]][1].update(dict.fromkeys(files, event.node))
+    return {name: RecordedCheckpoint(name=name, serial=serial, nodes=nodes) for name, (serial, nodes) in found.items()}

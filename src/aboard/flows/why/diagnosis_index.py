@@ -28,7 +28,6 @@ from aboard.diagnoses.trainer import (
     file_fetch,
     file_sync,
     model_loading,
-    peer_transfer,
     training,
 )
 from aboard.diagnoses.usage import commands, configuration, environment, pasted_commands, planning, run_records, sandbox
@@ -56,7 +55,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     _build_subject("training", "the training starts and makes progress", "aboard train", training, adapter),
     _build_subject("model", "every rank can load the model", "aboard train", model_loading),
     _build_subject("checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint),
-    _build_subject("spread", "every node has the files that ranks read", "aboard sync", file_sync, peer_transfer),
+    _build_subject("spread", "every node has the files that ranks read", "aboard sync", file_sync),
     _build_subject("env", "every node has the head's Python environment", "aboard sync --env", environment),
     _build_subject("fetch", "files on the nodes can be copied here", "aboard export RUN --to DIR", file_fetch),
     _build_subject("preparing", "data can be read and prepared", "aboard data FILE…", data),

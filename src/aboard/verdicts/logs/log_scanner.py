@@ -41,12 +41,8 @@ SUMMED_UP = tuple(
 )
 SUMMED_UP_KILLED = tuple((death.KILLED, end(r"", fix="memory", weight=weight)) for weight in (2, 3))
 _WRAPPERS = (
-    "CheckpointException",
-    "torch.distributed.elastic",
-    "ChildFailedError",
-    "CalledProcessError",
-    "SignalException",
-    "DistBackendError",
+    *("CheckpointException", "torch.distributed.elastic", "ChildFailedError"),
+    *("CalledProcessError", "SignalException", "DistBackendError"),
 )
 
 

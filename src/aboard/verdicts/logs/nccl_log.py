@@ -32,9 +32,6 @@ _WORK = re.compile(
 _LAST = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
 )
-_GROUP = re.compile(
-    r"\[PG (?:ID )?(?P<id>[^\s(]+)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<name>[^)]{0,300})\))? Rank \d+\]"
-)
 MOST_RANKS = 100_000
 
 
@@ -140,12 +137,6 @@ def parse_work(text: str) -> NcclWork | None:
     return NcclWork(
         seq=int(found["seq"]), op=found["op"], numel=int(numel) if numel else None, limit=int(limit) if limit else None
     )
-
-
-def parse_group(text: str) -> str:
-    """The process group that a watchdog's line is about, by its name where it has one."""
-    found = _GROUP.search(text)
-    return (found["name"] or found["guid"] or found["id"]) if found else ""
 
 
 def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]], world: int | None) -> NcclStall:

@@ -36,17 +36,9 @@ from aboard.lazy_dataclass import dataclass
 # Known only once the job runs.
 JOB_VARIABLES = frozenset(
     {
-        "SLURM_JOB_ID",
-        "SLURM_JOBID",
-        "SLURM_JOB_NODELIST",
-        "SLURM_NODELIST",
-        "SLURM_JOB_NAME",
-        "SLURM_JOB_PARTITION",
-        "SLURM_JOB_CPUS_PER_NODE",
-        "SLURM_CPUS_ON_NODE",
-        "SLURM_TASKS_PER_NODE",
-        "SLURM_RESTART_COUNT",
-        "SLURM_TMPDIR",
+        *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NAME"),
+        *("SLURM_JOB_PARTITION", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_ON_NODE", "SLURM_TASKS_PER_NODE"),
+        *("SLURM_RESTART_COUNT", "SLURM_TMPDIR"),
     }
 )
 _STARTERS = frozenset(

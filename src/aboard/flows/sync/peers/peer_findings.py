@@ -6,7 +6,7 @@ from dataclasses import field
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses.diagnosis import Finding
-from aboard.diagnoses.trainer import peer_transfer
+from aboard.diagnoses.trainer import file_sync
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.peer_control import PeerStatus
 
@@ -51,8 +51,8 @@ def build_peer_report(
 ) -> PeerReport:
     findings = []
     for diagnosis, found, did in (
-        (peer_transfer.WRONG_BYTES, observations.wrong, "sent a piece that differs from its hash to"),
-        (peer_transfer.SILENT, observations.silent, "was asked for a piece and sent nothing to"),
+        (file_sync.PEER_WRONG_BYTES, observations.wrong, "sent a piece that differs from its hash to"),
+        (file_sync.PEER_SILENT, observations.silent, "was asked for a piece and sent nothing to"),
     ):
         for peer in sorted(found.keys() & names.keys()):
             text = f"{names[peer]} {did} {_join_names(found[peer], names)}"
@@ -63,19 +63,19 @@ def build_peer_report(
         tried = " or ".join(map(str, sorted({port for other in (number, *others) for port in ports.get(other, ())})))
         nodes = (number,) if len(others) > 1 else (number, *others)
         findings.append(
-            peer_transfer.BLOCKED.finding(
+            file_sync.PEER_BLOCKED.finding(
                 nodes=tuple(names[each] for each in nodes),
                 seen=f"{names[number]} has no connection to {_join_names(others, names)} on port {tried}; the head sent"
                 f" {format_size(sent)} itself",
-                fix=peer_transfer.BLOCKED.fix(nodes=_join_names(nodes, names)),
+                fix=file_sync.PEER_BLOCKED.fix(nodes=_join_names(nodes, names)),
             )
         )
     for number, why in sorted(observations.absent.items()):
         findings.append(
-            peer_transfer.BLOCKED.finding(
+            file_sync.PEER_BLOCKED.finding(
                 nodes=(names[number],),
                 seen=f"{names[number]} took no part in passing files on: {why}",
-                fix=peer_transfer.BLOCKED.fix(nodes=names[number]),
+                fix=file_sync.PEER_BLOCKED.fix(nodes=names[number]),
             )
         )
     return PeerReport(
