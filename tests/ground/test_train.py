@@ -1,6 +1,7 @@
 """The examples, as their READMEs have them: one process, and nodes without a shared disk: the same losses."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,42 @@ def test_the_same_losses_on_one_process_and_on_nodes(four: Sandbox, finetuned: s
         assert many[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
     assert one[STEPS] < one[1]
     assert f"sent to {nodes} nodes" in apart
+
+
+# Kills rank 1 once, as soon as the first checkpoint is complete: Python imports it at the start of each rank.
+KILLER = """
+import os, pathlib, signal, threading, time
+
+def watch():
+    once, saved = pathlib.Path("/shared/killer/once"), pathlib.Path("/shared/recovered/step-000002")
+    while not list(saved.glob("*.json")):
+        time.sleep(0.002)
+    if not once.exists():
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if os.environ.get("RANK") == "1":
+    threading.Thread(target=watch, daemon=True).start()
+"""
+
+
+def test_a_killed_rank_costs_no_sample(four: Sandbox, finetuned: str) -> None:
+    """The training restarts by itself from its newest checkpoint, and the losses are those of an undisturbed one."""
+    put = "mkdir -p /shared/killer && cat > /shared/killer/usercustomize.py && chmod -R a+rwX /shared/killer"
+    assert four.head.run(["sh", "-c", put], input=KILLER).returncode == 0
+    words = ("n[1-2]", "--restarts", "1", "--set", f"cluster.python={PYTHON}", "--set", "train.save_steps=2")
+    said = _trained(four, "finetune", "/shared/recovered", *words, "--env", "PYTHONPATH=/shared/killer")
+    assert "run-killed" in said
+    assert "attempt 2: restarting all ranks" in said
+    assert re.search(r"resumed from /shared/recovered/step-00000[24]", said)
+    metrics = [
+        json.loads(line) for line in four.head.run(["cat", "/shared/recovered/metrics.jsonl"]).stdout.splitlines()
+    ]
+    losses = {each["step"]: each["loss"] for each in metrics if "loss" in each}
+    one = _losses(four.head, "finetune", "alone")
+    assert list(one) == sorted(losses)
+    for step, loss in one.items():
+        assert losses[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
 
 
 def test_a_finished_training_starts_no_ranks_and_another_batch_is_refused(four: Sandbox, finetuned: str) -> None:

@@ -65,6 +65,13 @@ def test_the_layout_page_lists_every_package() -> None:
     assert "|  |" not in printed.stdout
 
 
+def test_the_recovery_page_ends_with_the_classes_of_all_failures() -> None:
+    """They are what scripts/recovery prints."""
+    script = ROOT / "scripts" / "recovery"
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert PAGES[DOCS / "recovery.md"].endswith(printed.stdout)
+
+
 def test_every_file_and_name_of_the_tour_exists() -> None:
     """A step of the tour names files below src/aboard, and functions, classes or methods that they define."""
     named = re.findall(r"`([\w/]+(?:\.py|/))(?:: ([\w.]+))?`", PAGES[DOCS / "tour.md"])

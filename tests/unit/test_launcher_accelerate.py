@@ -75,7 +75,6 @@ def test_a_flag_wins_over_the_file() -> None:
     [
         ("--use_fsdp --multi_gpu", "--multi_gpu and --use_fsdp can't be used together"),
         ("--tpu", "does not support TPUs"),
-        ("--max_restarts 3", "does not restart a failed run yet"),
         ("--gpu_ids GPU-8f3a", "not a list of slot numbers"),
         ("--use_deepspeed --deepspeed_multinode_launcher slurm", "can't use a different launcher"),
         ("--mpirun_hostfile h", "doesn't use mpirun"),

@@ -204,7 +204,7 @@ def test_torchrun_sizes_and_master(
         ("--nnodes 2 --standalone", "it is for one node"),
         ("--nproc-per-node cpu", "the core count of each node is unknown"),
         ("--nproc-per-node 0", "'0' is not a number of ranks"),
-        ("--max-restarts 3", "does not restart a failed run yet"),
+        ("--max-restarts often", "is not a whole number"),
         ("--numa-binding exclusive", "'exclusive' is not supported"),
         ("--virtual-local-rank", "LOCAL_RANK is always the rank's number on its node"),
         ("--signals-to-handle SIGUSR1", "forwards only SIGTERM and SIGINT"),
@@ -223,6 +223,7 @@ def test_torchrun_refusals(flags: str, seen: str) -> None:
 
 def test_torchrun_defaults_are_fine() -> None:
     """Flags that say what is so in any case are neither refused nor noted."""
+    assert pasted("torchrun --max-restarts 3 x.py").request.restarts == 3
     got = pasted("torchrun --max_restarts=0 --event-log-handler null --numa-binding node --nproc-per-node 2 x.py")
     assert got.notes == ()
     assert got.request.bind

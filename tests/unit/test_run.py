@@ -153,7 +153,7 @@ def test_a_port_that_was_taken_meanwhile_is_tried_again_elsewhere() -> None:
     assert end.again
     for others in (
         decide(Run.replay("r", taken), 2, may_move=False),
-        decide(Run.replay("r", [_event("generation", number=3), *taken]), 2),
+        decide(Run.replay("r", [*[_event("restarting", why="x")] * 2, *taken]), 2),
         decide(Run.replay("r", [_event("phase", phase="store"), *taken]), 2),
         decide(Run.replay("r", [_event("exited", child="1", code=1)]), 2, stderr_tail=Untrusted("EADDRINUSE")),
     ):

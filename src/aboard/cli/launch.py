@@ -17,6 +17,8 @@ from aboard.cli.options.run_options import (
     ENV_OPTION,
     NEEDS_DRY_RUN,
     RANKS_OPTION,
+    RESTARTS_OPTION,
+    SPARES_OPTION,
     RunOptions,
     require_slurm_settings,
     run_options,
@@ -25,6 +27,7 @@ from aboard.cli.options.typed_command import TypedCommand, check_script_exists
 from aboard.cli.options.typed_words import format_typed_command, list_typed_words
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.run.lease import Lease
+from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import parse_size
 from aboard.diagnoses import InputError, Problem
@@ -63,6 +66,8 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     help="Use exactly this port for rank 0; default: a free one.",
 )
 @CHECK_OPTION
+@RESTARTS_OPTION
+@SPARES_OPTION
 @click.option(
     "--grace",
     type=click.FloatRange(0),
@@ -179,7 +184,8 @@ def launch(
         if not typed_words.has_own_size:
             notes += options.check_job_size(where, command_again, request.ranks)
         last = Lease(seconds=lease or options.lease_seconds, grace=grace)
-        return options.build_spec(cluster, request, last, notes, sync_limit=limit)
+        recovery = options.build_recovery(cluster, RecoverySettings(restarts=request.restarts))
+        return options.build_spec(cluster, request, last, notes, sync_limit=limit, recovery=recovery)
 
     job = typed_words.find_job()
     if other or as_json:

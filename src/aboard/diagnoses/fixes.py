@@ -88,8 +88,9 @@ def join_lines(*commands: Shell) -> Shell:
 
 
 def join_fixes(*fixes: Fix) -> Fix:
-    """Joins fixes, one per line; empty ones are skipped."""
-    return Fix("\n".join(filter(None, fixes)))
+    """Joins fixes, one per line; empty ones are skipped. The variant is that of the first."""
+    some = [fix for fix in fixes if fix]
+    return Fix("\n".join(some), variant=some[0].variant, values=some[0].values) if some else NO_FIX
 
 
 def list_blanks(template: FixTemplate) -> set[str]:

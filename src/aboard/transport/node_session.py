@@ -221,6 +221,11 @@ class NodeSession:
         if self._link is not None:
             await self._link.close()
 
+    @property
+    def last_contact(self) -> float:
+        """When the supervisor last replied, by the monotonic clock."""
+        return self._last_contact
+
     async def wait_gone(self) -> None:
         await self._gone.wait()
 

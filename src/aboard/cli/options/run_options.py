@@ -6,7 +6,7 @@ Each is declared here once; a command puts it where its help lists it, and gets 
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ from aboard.cli.options.typed_words import RESUBMIT, RUN, format_typed_command
 from aboard.config.input_files import read_text
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import AboardError, InputError, Problem, Shell
@@ -49,6 +51,17 @@ CHECK_OPTION = click.option(
     show_default=True,
     help="Which preflight check to run.",
 )
+RESTARTS_OPTION = click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Restart after a failure that is not the program's, up to N times without a new checkpoint.",
+)
+SPARES_OPTION = click.option(
+    "--spares",
+    metavar="N|NODES",
+    help="Keep the last N nodes, or these, as spares: they replace nodes that fail. Implies --restarts.",
+)
 DETACH_OPTION = click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop."
 )
@@ -62,6 +75,8 @@ class RunOptions:
     envs: tuple[str, ...]
     check: str
     detach: bool
+    restarts: int | None
+    spares: str | None
     run: str | None
     resubmits: int
 
@@ -92,6 +107,21 @@ class RunOptions:
     def check_job_size(self, where: NodeArguments, command: Shell, ranks: int | None) -> tuple[str, ...]:
         """Notes on the size of the Slurm job; one that Aboard submitted has the size that was asked for then."""
         return () if self.run is not None else where.check_job_size(command, ranks=ranks)
+
+    def build_recovery(self, cluster: Cluster, default: RecoverySettings) -> RecoverySettings:
+        """What is done after a failure: `default`, where the command line doesn't say otherwise."""
+        names = [node.name for node in cluster]
+        spares = default.spares
+        if self.spares is not None:
+            count = int(self.spares) if self.spares.isdecimal() else None
+            spares = tuple(self.spares.split(",")) if count is None else tuple(names[len(names) - count :])
+            missing = [name for name in spares if name not in names]
+            if missing or len(spares) >= len(names):
+                seen = f"{missing[0]} is not a node of this run" if missing else "no node would be left for ranks"
+                fix = commands.LAUNCH_SPARES.fix(nodes=fold_names(names))
+                raise InputError(commands.LAUNCH_SPARES, [Problem(where=f"--spares {self.spares}", seen=seen, fix=fix)])
+        implied = default.restarts or len(spares)
+        return replace(default, restarts=implied if self.restarts is None else self.restarts, spares=spares)
 
     def build_spec(
         self, cluster: Cluster, request: LaunchRequest, lease: Lease, notes: tuple[str, ...], **more: Any

@@ -12,6 +12,7 @@ from rich.text import Text
 from aboard.cli.printed_output import print_findings, print_report, print_warnings
 from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
+from aboard.core.run.recovery_policy import Action
 from aboard.diagnoses import Severity
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.untrusted import quote_word
@@ -117,7 +118,10 @@ class LaunchView:
         self._backlog = LineBacklog(follower, self._lines)
 
     def event(self, event: Event) -> None:
-        pass
+        """Shows the verdict on a generation that failed before anything is done about it; `show_end` shows the last."""
+        if event.kind == "recovering" and self._conductor is not None and event.data["action"] != Action.STOP:
+            print_findings(self._console, self._conductor.verdict)
+            self.say(f"recovery: {event.data['why']}")
 
     def tick(self, now: float) -> None:
         if self._conductor is None:

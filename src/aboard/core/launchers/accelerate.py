@@ -51,6 +51,7 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
             master_port=master_address.port,
             env=env,
             threads=settings.count("num_cpu_threads_per_process"),
+            restarts=settings.count("max_restarts") or 0,
         ),
         hostfile=hosts.hostfile,
         include=hosts.include,

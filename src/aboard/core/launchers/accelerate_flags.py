@@ -18,7 +18,7 @@ from aboard.core.launchers.flag_table import (
     refuse_help,
     skip_flag,
 )
-from aboard.core.launchers.torchrun import NO_RENDEZVOUS, NO_ROLES, OWN_LOGS, refuse_restarts
+from aboard.core.launchers.torchrun import NO_RENDEZVOUS, NO_ROLES, OWN_LOGS
 from aboard.diagnoses.usage import pasted_commands
 
 NAME = "accelerate launch"
@@ -35,7 +35,9 @@ def _list_megatron_flags(names: str, **settings: Any) -> Iterator[LauncherFlag]:
 
 PLACEMENT_FLAGS = (
     *list_flags(obey_flag, "--config_file --main_process_ip --gpu_ids --rdzv_backend"),
-    *list_flags(obey_flag, "--num_processes --num_machines --num_cpu_threads_per_process", takes=_NUMBER),
+    *list_flags(
+        obey_flag, "--num_processes --num_machines --num_cpu_threads_per_process --max_restarts", takes=_NUMBER
+    ),
     obey_flag("--main_process_port", takes=FlagValueKind.PORT),
     *list_flags(obey_switch, "--module|-m --no_python"),
     skip_flag("--role", note=NO_ROLES, accepted=("default",)),
@@ -45,7 +47,6 @@ PLACEMENT_FLAGS = (
     skip_flag("--monitor_interval", note="is not needed: Aboard sees at once when a rank exits"),
     *list_flags(skip_flag, "--tee|-t --log_dir", note=OWN_LOGS),
     skip_flag("--quiet", "-q", takes=_NOTHING, note="is not needed: Aboard prints its own messages"),
-    refuse_restarts("--max_restarts"),
     refuse_flag("--mpirun_hostfile", note="Aboard doesn't use mpirun", fix=pasted_commands.FLAG.fix("mpirun-hostfile")),
 )
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, build_program, parse_flags
 from aboard.core.launchers.flag_table import (
     FlagValueKind,
-    LauncherFlag,
     list_flags,
     obey_flag,
     obey_switch,
@@ -26,15 +25,8 @@ NO_RENDEZVOUS = "is not needed: Aboard assigns the ranks, so there is no rendezv
 OWN_LOGS = "is not needed: each rank has its own log in the run directory (aboard logs --rank N)"
 USE_GREP = "is not needed: aboard logs --grep PATTERN finds lines in the logs of all ranks"
 NO_ROLES = "is not passed on: ROLE_NAME is 'default' for every rank"
-NO_RESTARTS = "Aboard does not restart a failed run yet; it stops and reports why"
 
 _PER_SLOT = frozenset({"gpu", "auto", "xpu"})
-
-
-def refuse_restarts(*names: str) -> LauncherFlag:
-    return refuse_flag(
-        *names, note=NO_RESTARTS, fix=pasted_commands.FLAG.fix("no-restarts", flag=names[0]), accepted=("0",)
-    )
 
 
 FLAGS = (
@@ -54,7 +46,7 @@ FLAGS = (
     *list_flags(skip_flag, "--log-dir --redirects|-r --tee|-t", note=OWN_LOGS),
     skip_flag("--local-ranks-filter", note="is not needed: aboard logs --rank N shows the ranks that you want to see"),
     *list_flags(skip_flag, "--duplicate-stdout-filters --duplicate-stderr-filters", note=USE_GREP),
-    refuse_restarts("--max-restarts"),
+    obey_flag("--max-restarts", takes=FlagValueKind.NUMBER),
     refuse_flag(
         "--event-log-handler",
         note="torchrun's event handlers are not called",
@@ -123,6 +115,7 @@ def _build_command(flags: ParsedFlags) -> LauncherCommand:
             master_address=master_address.address,
             master_port=master_address.port,
             bind=_is_bound(flags),
+            restarts=flags.count("max_restarts") or 0,
         ),
         notes=(*flags.notes, *notes, *master_address.notes),
     )

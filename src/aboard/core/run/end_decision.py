@@ -29,7 +29,7 @@ class EndDecision:
 def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: bool = True) -> EndDecision | None:
     """The first failure wins. `stderr_tail` is that of the first dead rank; `may_move` allows another port."""
     generation = run.generation
-    owner, may_move = generation.port_owner, may_move and generation.number < PORTS_TRIED
+    owner, may_move = generation.port_owner, may_move and run.port_moves < PORTS_TRIED - 1
     first = generation.first_death
     nested = generation.nested
     if nested is not None and world > 1:

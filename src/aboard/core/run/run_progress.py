@@ -9,6 +9,7 @@ from aboard.core.decoding import Lines, MaxLength
 from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
+from aboard.core.run.recovery_policy import Action
 from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Finding, Severity
@@ -103,6 +104,10 @@ class RunProgress:
     step: int | None = None
     step_seconds: float | None = None
     restarting: str = ""
+    # How often it was restarted after a failure, since when it runs, and what is done about the last failure.
+    restarts: int = 0
+    run_began: float = 0.0
+    recovering: str = ""
     stopping: str = ""
     finished: str = ""
     interest: int | None = None
@@ -136,6 +141,9 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         step=run.step,
         step_seconds=slowest.step_seconds if slowest else None,
         restarting=run.restarting,
+        restarts=sum(each.action != Action.STOP for each in run.recoveries),
+        run_began=run.began,
+        recovering=run.recovering,
         stopping=run.stopping,
         finished=run.finished["why"].visible(WHY_CHARS) if run.finished else "",
         interest=find_rank_of_interest(run),

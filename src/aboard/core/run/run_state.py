@@ -1,6 +1,6 @@
 """A run is a fold over its events: O(1) per event, the same live and replayed from disk."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Self
@@ -13,6 +13,7 @@ from aboard.lazy_dataclass import dataclass
 
 # The limit of a stated reason for an end.
 WHY_CHARS = 160
+MOST_RECOVERIES = 100
 # By then, ranks that found rank 0's port have formed their group.
 MEETING_SECONDS = 10.0
 
@@ -175,6 +176,20 @@ class Generation:
         return [child for child in self.children.values() if child.dead]
 
 
+@dataclass(frozen=True, kw_only=True)
+class GenerationEnd:
+    """How a generation failed, by its verdict, and the action that its class of failure called for."""
+
+    number: int
+    at: float
+    step: int | None
+    code: str
+    seen: str
+    failure: str
+    action: str
+    why: str
+
+
 @dataclass(kw_only=True)
 class Run:
     """The state of a run. Mutable, since a copy per event would cost O(ranks)."""
@@ -188,8 +203,15 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)
     curve: LossCurve = field(default_factory=LossCurve)
     stopping: str = ""
-    # Why the last generation was given up for the next one.
+    # When the first generation started.
+    began: float = 0.0
+    # Why the last generation was given up for the next one, and how often that was for another port.
     restarting: str = ""
+    port_moves: int = 0
+    # The ends of earlier generations, the newest last.
+    recoveries: deque[GenerationEnd] = field(default_factory=lambda: deque(maxlen=MOST_RECOVERIES))
+    # What is being done before the next generation starts.
+    recovering: str = ""
     finished: Mapping[str, Any] | None = None
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -206,9 +228,10 @@ class Run:
         match event.kind:
             case "generation":
                 self.generation = Generation(number=int(event.data["number"]), at=event.at, moved=event.at)
+                self.began = self.began or event.at
                 self.samples.clear()
                 self.steps.clear()
-                self.stopping = ""
+                self.stopping = self.recovering = ""
                 # A run that was submitted again continues its record.
                 self.finished = None
             case "nested":
@@ -221,8 +244,8 @@ class Run:
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
-            case "restarting":
-                self.restarting = _get_text(event, "why").visible(WHY_CHARS)
+            case "restarting" | "recovering":
+                self._apply_restart(event)
             case "dropped" if event.node:
                 counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
                 self.dropped[event.node] = {kind: count for kind, count in counts if isinstance(count, int) and count}
@@ -327,6 +350,18 @@ class Run:
             words = event.data.get("command", ())
             command = tuple(word if isinstance(word, Untrusted) else Untrusted(str(word)) for word in words)
             now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=command)
+
+    def _apply_restart(self, event: Event) -> None:
+        """A generation needs another port, or failed, and this is done about it."""
+        if event.kind == "restarting":
+            self.restarting = _get_text(event, "why").visible(WHY_CHARS)
+            self.port_moves += 1
+            return
+        names = ("code", "seen", "failure", "action", "why")
+        text = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
+        self.recoveries.append(GenerationEnd(number=self.generation.number, at=event.at, step=self.step, **text))
+        self.restarting, self.recovering = text["seen"], text["why"]
+        self.port_moves = 0
 
     def _apply_end(self, event: Event) -> None:
         if event.kind == "deciding":

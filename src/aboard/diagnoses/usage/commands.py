@@ -42,6 +42,15 @@ LAUNCH_ENV = Diagnosis(
     fixes={"file": "ls -l {file}", "value": "--env {name}=VALUE"},
 )
 
+LAUNCH_SPARES = Diagnosis(
+    code="launch-spares",
+    title="the spare nodes can't be used",
+    symptoms=("is not a node of this run", "no node would be left for ranks"),
+    explanation="Spares are nodes of the run on which no ranks start until one of the others fails. `--spares 2` keeps"
+    " the last two nodes, `--spares n9,n10` these.",
+    fixes="--spares 1    # of the nodes {nodes}",
+)
+
 LAUNCH_SYNC = Diagnosis(
     code="launch-sync",
     title="the working directory is larger than the limit of --sync",

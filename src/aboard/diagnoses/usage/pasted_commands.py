@@ -39,7 +39,6 @@ FLAG = Diagnosis(
         "leave-either": Advice("remove --{one} or --{two}"),
         "leave-one": Advice("remove one of the two flags"),
         "filtered": Advice("remove --{counted}: --{filter} selects the nodes and slots"),
-        "no-restarts": Advice("remove {flag}, or write {flag} 0"),
         "slurm": Advice("remove --launcher: inside a Slurm job, Aboard uses the nodes of the job"),
         "ssh-config": Advice("remove --launcher_args; put ssh options into ~/.ssh/config"),
         "autotuning": Advice("remove --autotuning, or tune with deepspeed itself"),

@@ -30,6 +30,9 @@ class StartReporter:
 
     def event(self, event: Event) -> None:
         self.tick(event.at)
+        if event.kind == "recovering":
+            sys.stdout.write(f"{event.data['code']}: {event.data['seen']}\nrecovery: {event.data['why']}\n")
+            sys.stdout.flush()
 
     def tick(self, now: float) -> None:
         if self._conductor is None or self._pipe is None:

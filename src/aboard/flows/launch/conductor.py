@@ -2,7 +2,7 @@
 
 import asyncio
 import time as time_functions
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
@@ -17,6 +17,7 @@ from aboard.core.plan.plan import NodePlan, Plan, Start
 from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.lease import Lease
+from aboard.core.run.recovery_policy import Action, Recovery
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.untrusted import Untrusted
@@ -26,6 +27,7 @@ from aboard.flows.launch.collect_evidence import (
     collect_evidence,
     collect_follow_up,
 )
+from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery, renumber
 from aboard.flows.launch.stall_monitor import StallMonitor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import build_findings_document
@@ -33,6 +35,7 @@ from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NO_STACKS, NodeSession, SessionState
 from aboard.transport.supervisor_messages import OutputChunk
+from aboard.verdicts.death.classify_end import classify_end
 from aboard.verdicts.death.first_death import find_first_death
 from aboard.verdicts.death.rules import conclude_run
 from aboard.verdicts.judge_evidence import judge_live_run
@@ -85,9 +88,12 @@ class Conductor:
         run_observer: RunObserver,
         fixed_port: bool = False,
         stop_on_stall: bool = False,
+        recovery: RunRecovery | None = None,
     ) -> None:
         self.plan = plan
         self.run = Run(id=plan.run)
+        # The verdict on the last generation that failed.
+        self.verdict: tuple[Finding, ...] = ()
         self.stacks: dict[int, str] = {}
         self._stacks_room = STACKS_BYTES
         self._tails: dict[int, bytearray] = {}
@@ -96,6 +102,9 @@ class Conductor:
         self._record = record
         self._run_observer = run_observer
         self._fixed_port = fixed_port
+        self._recovery = recovery
+        self._stop_on_stall = stop_on_stall
+        self._stop_asked = asyncio.Event()
         self._wanted_port = plan.master.port
         self._sessions: dict[str, NodeSession] = {}
         self._begun: set[str] = set()
@@ -111,9 +120,7 @@ class Conductor:
         self._collected = CollectedEvidence()
         self._snapshot_count = 0
         self._standing_verdict: Finding | None = None
-        self._watch = StallMonitor(
-            self.ask_why, self._take_verdict, self._end_stuck_run if stop_on_stall else lambda _why: None
-        )
+        self._watch = self._build_monitor()
 
     # -- public interface --------------------------------------------------------------------------------
 
@@ -125,6 +132,7 @@ class Conductor:
         self._stops += 1
         self._grace_limit = within
         self._note("stopping", why=why)
+        self._stop_asked.set()
         if self._stops > 1:
             self._hurry.set()
         self._request_end(EndDecision(why=why, asked=True))
@@ -186,16 +194,92 @@ class Conductor:
             while True:
                 number += 1
                 end = await self._generation(number)
-                if not end.again or self._stops:
+                if end.again and not self._stops:
+                    # Another process may use the port for long: let the supervisor pick any free one.
+                    self._wanted_port = 0
+                    self._note("restarting", why=end.why)
+                    await self._reset_generation()
+                    continue
+                outcome = self._conclude(end)
+                if outcome.code == 0 or self._stops or self._recovery is None:
                     break
-                # Another process may use the port for long: let the supervisor pick any free one.
-                self._wanted_port = 0
-                self._note("restarting", why=end.why)
-            return self._outcome(end)
+                plan, why = await self._recover(self._recovery, outcome)
+                if plan is None:
+                    outcome = replace(outcome, why=f"{outcome.why}; not restarted: {why}")
+                    break
+                self.plan = plan
+                self._ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
+                await self._reset_generation()
+            self._note("finished", why=outcome.why, code=outcome.code, step=self.run.step)
+            return outcome
         finally:
             ticking.cancel()
             await asyncio.wait([ticking])
             await self._watch.close()
+
+    # -- between generations -----------------------------------------------------------------------------
+
+    async def _recover(self, recovery: RunRecovery, outcome: RunOutcome) -> tuple[Plan | None, str]:
+        """The plan of the next generation, or None and why there is none. The verdict is recorded before any wait."""
+        active = [part.node.name for part in self.plan.parts]
+        unseen = [session.node.name for session in self._sessions.values() if not self._is_ended(session)]
+        failure = classify_end(self.evidence(), outcome.findings, lost=self.run.generation.lost)
+        decision = recovery.decide(failure, active)
+        self.verdict = outcome.findings
+        self._note(
+            "recovering",
+            code=failure.code,
+            seen=outcome.findings[0].seen if outcome.findings else outcome.why,
+            failure=failure.kind.value,
+            action=decision.action.value,
+            why=decision.why,
+            findings=build_findings_document(list(outcome.findings)),
+        )
+        if decision.action is Action.STOP:
+            return None, decision.why
+        preparing = asyncio.create_task(self._prepare(recovery, decision, active, unseen))
+        stopped = asyncio.create_task(self._stop_asked.wait())
+        try:
+            await asyncio.wait([preparing, stopped], return_when=asyncio.FIRST_COMPLETED)
+            return (preparing.result(), "") if preparing.done() else (None, "it was stopped meanwhile")
+        except RecoveryFailed as error:
+            return None, str(error)
+        finally:
+            preparing.cancel()
+            stopped.cancel()
+            await asyncio.wait([preparing, stopped])
+
+    async def _prepare(
+        self, recovery: RunRecovery, decision: Recovery, active: Sequence[str], unseen: Sequence[str]
+    ) -> Plan:
+        """The next plan. Where an old supervisor may still be alive, its lease runs out first."""
+        leases = self._lease.seconds + self._lease.beat
+        ended = max((self._sessions[name].last_contact + leases for name in unseen), default=0.0)
+        plan = await recovery.prepare(decision, active, resume="saved" in self.run.metrics)
+        if {part.node.name for part in plan.parts} & set(unseen):
+            await asyncio.sleep(max(0.0, ended - monotonic()))
+        return renumber(plan, restarts=recovery.restarts, budget=recovery.settings.restarts)
+
+    def _is_ended(self, session: NodeSession) -> bool:
+        """Whether no rank of the node can be alive."""
+        connection = self.run.generation.connections.get(session.node.name)
+        has_ended = connection is not None and connection.ended
+        return has_ended or bool(session.lost_agents) or session.node.name not in self._begun
+
+    async def _reset_generation(self) -> None:
+        """Forgets what the last generation was judged by, so that the next one is judged by its own evidence."""
+        await self._watch.close()
+        self._watch = self._build_monitor()
+        self._collected = CollectedEvidence()
+        self._standing_verdict = None
+        self._tails.clear()
+        self._stopped_since.clear()
+        self.stacks.clear()
+        self._stacks_room = STACKS_BYTES
+
+    def _build_monitor(self) -> StallMonitor:
+        act = self._end_stuck_run if self._stop_on_stall else lambda _why: None
+        return StallMonitor(self.ask_why, self._take_verdict, act)
 
     # -- one generation ----------------------------------------------------------------------------------
 
@@ -286,6 +370,9 @@ class Conductor:
             await self._collect_final_snapshot()
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
+        if end.death and self.plan.code:
+            # Our trainer can't save after it has lost a peer.
+            grace = 0.0
         if self._grace_limit is not None:
             grace = min(grace, self._grace_limit)
         ends = [asyncio.create_task(self._see_off(session, grace)) for session in sessions]
@@ -455,7 +542,8 @@ class Conductor:
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    def _outcome(self, end: EndDecision) -> RunOutcome:
+    def _conclude(self, end: EndDecision) -> RunOutcome:
+        """The verdict on the generation that has ended."""
         self._note_dropped(at_end=True)
         evidence = self.evidence()
         unhurt = end.asked or end.stuck
@@ -464,7 +552,6 @@ class Conductor:
             self._record_snapshot(evidence, findings, ended=True)
         death = None if self._is_nested() else find_first_death(evidence)
         code = choose_run_exit_code(end, death, findings)
-        self._note("finished", why=end.why, code=code, step=self.run.step)
         return RunOutcome(why=end.why, findings=findings, code=code)
 
     def _is_nested(self) -> bool:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
 from time import time
@@ -22,12 +22,14 @@ from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.lease import Lease
+from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
-from aboard.diagnoses import Finding, Severity, Shell, format_shell
+from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
-from aboard.flows.check.check_observer import CheckObserver
+from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
+from aboard.flows.launch.recover_run import RunRecovery
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
@@ -48,6 +50,9 @@ class Payload(Protocol):
 
     async def load(self, plan: Plan, dialer: NodeDialer) -> None:
         """Uploads it to every node; raises AboardError if that fails."""
+
+    def resume(self, plan: Plan) -> Plan:
+        """The plan whose ranks continue from the newest checkpoint of this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,7 @@ class LaunchSpec:
     sync_limit: int | None = None
     run: str | None = None
     resubmits: int = 0
+    recovery: RecoverySettings = RecoverySettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +118,7 @@ async def plan_launch(spec: LaunchSpec, *, check_observer: CheckObserver) -> tup
     """The plan of a dry run, from the same node check, and all findings; nothing is started."""
     async with probe_launch(spec, build_dialer(check_observer), check_observer) as (report, _links):
         facts = report.facts
-    plan = _build_plan(spec.request, facts, DRY_RUN)
+    plan = _build_plan(spec.request, _leave_out(facts, spec.recovery.spares), DRY_RUN)
     refused: Sequence[Finding] = ()
     if spec.payload is not None:
         plan, refused = await spec.payload.settle(plan, facts)
@@ -154,7 +160,7 @@ async def launch(
             on_report(report)
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return LaunchResult(report=report)
-        plan = _build_plan(spec.request, facts, record.run.id)
+        plan = _build_plan(spec.request, _leave_out(facts, spec.recovery.spares), record.run.id)
         dialer.keep(links)
     try:
         if spec.payload is not None:
@@ -170,6 +176,7 @@ async def launch(
             run_observer=run_observer,
             fixed_port=spec.request.master_port is not None,
             stop_on_stall=spec.request.stop_on_stall,
+            recovery=_build_recovery(spec, plan, facts, dialer),
         )
         on_conductor(conductor)
         outcome = await conductor.conduct()
@@ -178,6 +185,50 @@ async def launch(
     return LaunchResult(
         report=report, outcome=outcome, progress=build_run_progress(conductor.plan, conductor.run, time())
     )
+
+
+def _build_recovery(spec: LaunchSpec, plan: Plan, facts: Facts, dialer: NodeDialer) -> RunRecovery | None:
+    """How the run gets its next generation; None if it never gets one."""
+    if spec.recovery.restarts == 0:
+        return None
+    plans = {tuple(part.node.name for part in plan.parts): plan}
+
+    async def check_nodes(names: Sequence[str]) -> Sequence[Finding]:
+        part = replace(spec, cluster=_select_nodes(facts.cluster, names), quick=True)
+        async with probe_launch(part, dialer, NullCheckObserver()) as (report, _links):
+            return [finding for finding in report.findings if finding.severity is Severity.BLOCK]
+
+    async def plan_nodes(names: Sequence[str], *, resume: bool) -> Plan:
+        key = tuple(names)
+        if key not in plans:
+            plans[key] = await _plan_part(spec, replace(facts, cluster=_select_nodes(facts.cluster, names)), plan.run)
+            if spec.payload is not None:
+                await spec.payload.load(plans[key], dialer)
+        return spec.payload.resume(plans[key]) if resume and spec.payload is not None else plans[key]
+
+    return RunRecovery(spec.recovery, check_nodes=check_nodes, plan_nodes=plan_nodes)
+
+
+async def _plan_part(spec: LaunchSpec, facts: Facts, run: str) -> Plan:
+    """The plan on these nodes; raises AboardError if they can't run it."""
+    plan = _build_plan(spec.request, facts, run)
+    if spec.payload is not None:
+        plan, findings = await spec.payload.settle(plan, facts)
+        blockers = [finding for finding in findings if finding.severity is Severity.BLOCK]
+        if blockers:
+            raise AboardError(blockers[0].diagnosis, blockers[0].seen)
+    return plan
+
+
+def _leave_out(facts: Facts, spares: Sequence[str]) -> Facts:
+    """The facts without the spares, which have no ranks yet."""
+    return replace(facts, cluster=_select_nodes(facts.cluster, [n.name for n in facts.cluster if n.name not in spares]))
+
+
+def _select_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:
+    """The cluster of these nodes, in this order."""
+    nodes = {node.name: node for node in cluster}
+    return replace(cluster, nodes=tuple(nodes[name] for name in names))
 
 
 def build_rank_spec(spec: LaunchSpec) -> RankSpec:

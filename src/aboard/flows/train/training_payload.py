@@ -174,6 +174,11 @@ class TrainingPayload:
         if self.share_checkpoint is not None and training.resume != "none":
             await self.share_checkpoint(plan, dialer, training)
 
+    def resume(self, plan: Plan) -> Plan:
+        """The plan whose ranks continue from the newest checkpoint in the output directory, whatever was asked for."""
+        settings = next(json.loads(start.env[TRAINING]) for _node, start in plan.starts())
+        return add_rank_env(plan, {TRAINING: json.dumps({**settings, "resume": "auto"})})
+
 
 def list_cards(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[GpuSpec, ...]]:
     """The GPUs of the nodes that reported them; without a loaded driver there are certainly none."""

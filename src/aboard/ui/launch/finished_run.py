@@ -94,7 +94,9 @@ def format_summary_lines(finished: FinishedRun) -> Iterator[str]:
 
 def _format_outcome(finished: FinishedRun) -> tuple[StatusMark, str]:
     progress = finished.progress
-    after = format_duration(progress.now - progress.began)
+    after = format_duration(progress.now - (progress.run_began or progress.began))
+    if progress.restarts:
+        after += f" with {format_count(progress.restarts, 'restart')}"
     ranks = format_count(progress.world, "rank")
     steps = f", {format_count(progress.step, 'step')}" if progress.step is not None else ""
     if progress.way is not None and "loss" in progress.way.metrics:
@@ -108,7 +110,8 @@ def _format_outcome(finished: FinishedRun) -> tuple[StatusMark, str]:
         stuck = f"; until then it was {word} ({finished.findings[0].code})" if finished.findings else ""
         return STOPPED, f"stopped after {after}{steps}: {why}{stuck}; {code}"
     reached = f" at step {progress.step:,}" if progress.step is not None else f", {_WHEN[progress.phase]}"
-    return SEVERITY_MARKS[Severity.BLOCK], f"failed after {after}{reached}; {ranks}, {code}"
+    ended = f"; not restarted: {progress.recovering}" if progress.recovering else ""
+    return SEVERITY_MARKS[Severity.BLOCK], f"failed after {after}{reached}; {ranks}, {code}{ended}"
 
 
 def _format_dropped(dropped: Mapping[str, int]) -> list[str]:

@@ -1,0 +1,145 @@
+"""What is done about a failure is one table: by its class, and by what failed before without a new checkpoint."""
+
+from dataclasses import replace
+
+import pytest
+
+from aboard.cli.options.run_options import RunOptions
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.run.failure_classes import FailureClass, classify_failure, list_classes
+from aboard.core.run.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
+from aboard.diagnoses import InputError
+from aboard.diagnoses.catalogue import all_diagnoses
+
+TRANSIENT, NODE, PROGRAM, OUTSIDE, UNKNOWN = FailureClass
+ACTIVE = ("n1", "n2", "n3", "n4")
+SETTINGS = RecoverySettings(restarts=10)
+
+
+def fail(kind: FailureClass, *nodes: str, step: int = 1, checkpoint: int = 0) -> Failure:
+    """A failure on these nodes; `step` makes it another one than at another step."""
+    return Failure(generation=1, kind=kind, code="x", nodes=nodes, signature=str(step), checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("failures", "spares", "action"),
+    [
+        # The class alone.
+        ([fail(TRANSIENT, "n2")], 1, Action.RESTART),
+        ([fail(NODE, "n2")], 1, Action.REPLACE),
+        ([fail(NODE, "n2")], 0, Action.WAIT),
+        ([fail(PROGRAM, "n2")], 1, Action.STOP),
+        ([fail(OUTSIDE, "n2")], 1, Action.WAIT),
+        ([fail(UNKNOWN, "n2")], 1, Action.RESTART),
+        # Again, without a new checkpoint.
+        ([fail(TRANSIENT, "n2")] * 2, 1, Action.RESTART),
+        ([fail(TRANSIENT, "n2")] * 3, 1, Action.REPLACE),
+        ([fail(TRANSIENT, "n2")] * 3, 0, Action.STOP),
+        ([fail(TRANSIENT, "n2"), fail(TRANSIENT, "n3"), fail(TRANSIENT, "n4")], 1, Action.RESTART),
+        ([fail(NODE, "n2")] * 2, 0, Action.STOP),
+        ([fail(NODE, "n2"), fail(NODE, "n3")], 0, Action.WAIT),
+        ([fail(NODE, "n2"), fail(NODE, "n3")], 1, Action.REPLACE),
+        ([fail(NODE, "n2", "n3")], 1, Action.WAIT),
+        ([fail(OUTSIDE, "n2")] * 2, 1, Action.WAIT),
+        ([fail(UNKNOWN, "n2")] * 2, 1, Action.STOP),
+        ([fail(UNKNOWN, "n2"), fail(UNKNOWN, "n2", step=2)], 1, Action.REPLACE),
+        ([fail(UNKNOWN, "n2"), fail(UNKNOWN, "n3", step=2)], 1, Action.STOP),
+        ([fail(UNKNOWN, *ACTIVE), fail(UNKNOWN, *ACTIVE, step=2)], 1, Action.STOP),
+        # After a new checkpoint, nothing of before counts.
+        ([fail(UNKNOWN, "n2"), fail(UNKNOWN, "n2", checkpoint=5)], 1, Action.RESTART),
+        ([*[fail(TRANSIENT, "n2")] * 10, fail(TRANSIENT, "n2", checkpoint=5)], 0, Action.RESTART),
+        ([fail(OUTSIDE, "n2")] * 11, 0, Action.STOP),
+    ],
+)
+def test_the_table_of_actions(failures: list[Failure], spares: int, action: Action) -> None:
+    """Restart by cause."""
+    decision = decide_recovery(failures, SETTINGS, ACTIVE, [f"s{number}" for number in range(spares)])
+    assert decision.action is action, decision.why
+
+
+def test_the_world_gets_smaller_only_if_that_was_asked_for() -> None:
+    """`min_nodes` decides, and the node is waited for before."""
+    for least, action in ((None, Action.WAIT), (4, Action.WAIT), (3, Action.SHRINK)):
+        decision = decide_recovery([fail(NODE, "n2")], replace(SETTINGS, min_nodes=least), ACTIVE, ())
+        assert (decision.action, decision.nodes, decision.wait) == (action, ("n2",), SETTINGS.wait)
+
+
+def test_pauses_grow_until_there_is_a_new_checkpoint() -> None:
+    """The first restart is immediate."""
+    pauses = [decide_recovery([fail(OUTSIDE, "n2")] * times, SETTINGS, ACTIVE, ()).pause for times in range(1, 8)]
+    assert pauses == [0, 5, 10, 20, 40, 60, 60]
+    assert decide_recovery([*[fail(OUTSIDE)] * 5, fail(OUTSIDE, checkpoint=9)], SETTINGS, ACTIVE, ()).pause == 0
+
+
+def test_without_a_budget_nothing_is_restarted() -> None:
+    """As `aboard launch` does unless it is asked to."""
+    assert decide_recovery([fail(TRANSIENT, "n2")], RecoverySettings(), ACTIVE, ["s1"]).action is Action.STOP
+
+
+@pytest.mark.parametrize(
+    ("code", "variant", "circumstances", "kind"),
+    [
+        ("run-raised", "", {}, PROGRAM),
+        ("run-raised", "port", {}, TRANSIENT),
+        ("run-raised", "gpu-memory", {}, PROGRAM),
+        ("run-raised", "install", {}, NODE),
+        ("run-raised", "install", {"everywhere": True}, PROGRAM),
+        ("run-disk-full", "sizes", {}, NODE),
+        ("run-disk-full", "sizes", {"shared_disk": True}, OUTSIDE),
+        ("run-out-of-memory", "killed", {}, NODE),
+        ("run-out-of-memory", "killed", {"own_memory": True}, PROGRAM),
+        ("run-killed", "memory", {}, TRANSIENT),
+        ("run-killed", "software", {}, UNKNOWN),
+        ("gpu-xid", "reset", {}, NODE),
+        ("gpu-xid", "program", {}, PROGRAM),
+        ("run-node-gone", "", {}, NODE),
+        ("run-rank-stopped", "continue", {}, OUTSIDE),
+        ("nothing-of-the-kind", "", {}, UNKNOWN),
+    ],
+)
+def test_the_class_depends_on_the_variant_and_the_circumstances(
+    code: str, variant: str, circumstances: dict[str, bool], kind: FailureClass
+) -> None:
+    """The same code is a node's here and the program's there."""
+    assert classify_failure(code, variant, **circumstances) is kind
+
+
+@pytest.mark.parametrize(
+    ("restarts", "spares", "expected"),
+    [
+        (None, None, (0, ())),
+        (3, None, (3, ())),
+        (None, "1", (1, ("n4",))),
+        (5, "n2,n1", (5, ("n2", "n1"))),
+        (0, "2", (0, ("n3", "n4"))),
+    ],
+)
+def test_options_of_a_launch(restarts: int | None, spares: str | None, expected: tuple[int, tuple[str, ...]]) -> None:
+    """Spares are the last nodes, or those that are named, and imply restarts."""
+    got = _build_recovery(restarts, spares)
+    assert (got.restarts, got.spares) == expected
+
+
+@pytest.mark.parametrize(("spares", "seen"), [("n9", "n9 is not a node"), ("4", "no node would be left")])
+def test_spares_that_can_not_be(spares: str, seen: str) -> None:
+    """A name that is no node, and as many as there are nodes."""
+    with pytest.raises(InputError, match=seen):
+        _build_recovery(None, spares)
+
+
+def _build_recovery(restarts: int | None, spares: str | None) -> RecoverySettings:
+    options = RunOptions(
+        ranks=None, envs=(), check="quick", detach=False, restarts=restarts, spares=spares, run=None, resubmits=0
+    )
+    return options.build_recovery(Cluster(nodes=tuple(Node(name=name) for name in ACTIVE)), RecoverySettings())
+
+
+def test_every_class_is_of_a_failure_that_exists_and_is_listed_once() -> None:
+    """A code or a variant that was renamed would silently become unknown."""
+    names = [name for name, _class in list_classes()]
+    assert len(names) == len(set(names))
+    for name in names:
+        code, _, variant = name.partition("/")
+        assert code in all_diagnoses(), name
+        assert not variant or variant in all_diagnoses()[code].templates, name
