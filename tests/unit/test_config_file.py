@@ -211,6 +211,7 @@ KEYS = st.sampled_from(["cluster", "nodes", "name", "slots", "env", "container",
 TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
 
 
+@pytest.mark.ci
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @example(tree={"cluster": {"env": {"\U00010000": None}}}, sets=[])
 @given(tree=st.dictionaries(KEYS, TREES), sets=st.lists(st.text(max_size=12) | st.just("cluster.env.A=x"), max_size=2))

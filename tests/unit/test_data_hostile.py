@@ -65,6 +65,7 @@ def test_control_tokens_are_shown_and_never_obeyed(value: str) -> None:
     _same_words(report, value, harmless)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_template_that_refuses_is_quoted(value: str) -> None:
     """A chat template is somebody else's program, and what it raises is its own text."""

@@ -61,6 +61,7 @@ def test_a_script_that_stumbles_is_an_unknown() -> None:
     assert "KeyError" in outcome.why
 
 
+@pytest.mark.ci
 def test_a_long_round_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents end themselves when the head says nothing; while a round lasts it does, also to who isn't asked."""
     monkeypatch.setattr(agent_link, "SILENCE_SECONDS", 1.0)

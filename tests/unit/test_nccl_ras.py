@@ -266,6 +266,7 @@ def looked(pid: int, **message: Any) -> RasStatus | str | None:
     return decode_node_snapshot({"node": node}, {"0": 0}, 0.0).ras
 
 
+@pytest.mark.ci
 def test_a_whole_look_asks_where_a_rank_itself_listens() -> None:
     """On the port that its environment tells, if it is asked to; who listens elsewhere, or turned it off, is let be."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -281,6 +282,7 @@ def test_a_whole_look_asks_where_a_rank_itself_listens() -> None:
         assert looked(child.pid, ras=True) is None
 
 
+@pytest.mark.ci
 def test_the_whole_way_by_the_real_agent() -> None:
     """From `aboard why --pid` to the process and back: what RAS told is among what was ruled out."""
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -73,6 +73,7 @@ class Heard:
         )
 
 
+@pytest.mark.ci
 def test_ranks_come_through_their_phases_one_dies_and_all_end() -> None:
     """Every rank tells every phase; the one that dies says why; then every keeper leaves with no event missed."""
     victim = "n3.5"
@@ -138,6 +139,7 @@ def test_a_node_that_falls_silent_is_cut_then_gone() -> None:
     assert heard.states["n0"] == [SessionState.CONNECTED, SessionState.DISCONNECTED, SessionState.LOST]
 
 
+@pytest.mark.ci
 def test_a_cut_loses_nothing() -> None:
     """A new connection finds the keeper that was there, and hears what was told meanwhile."""
 

@@ -67,6 +67,7 @@ def follow(run: RunDirectory, viewer: Viewer, job: int = 12) -> FollowedJob:
     return asyncio.run(asyncio.wait_for(follow_run(run, SlurmJob(id=job, script="x"), viewer), SECONDS))
 
 
+@pytest.mark.ci
 def test_a_job_is_followed_to_its_end(slurm: SlurmStandIns, run: RunDirectory) -> None:
     """Its output comes while it runs, then what it wrote last; its exit code is the script's."""
     file = slurm.folder / "12.out"

@@ -92,6 +92,7 @@ def test_a_flood_of_one_error_leaves_room_for_the_first() -> None:
     assert told[1] == f"40.0 {FELL}"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "told"),
     [

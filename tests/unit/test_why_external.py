@@ -491,6 +491,7 @@ def test_what_is_refused(found: dict[str, list[ExternalJobProcess]], code: str, 
 HERE = Cluster(nodes=(Node(name="here", transport=TransportKind.LOCAL),))
 
 
+@pytest.mark.ci
 def test_a_stopped_process_by_the_real_agent() -> None:
     """Found, looked at and named; the look does not let it go on."""
     script = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
