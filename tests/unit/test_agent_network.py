@@ -272,6 +272,7 @@ def test_another_rendezvous_port() -> None:
     assert next(script)["b"].fields["ports"] == [12345, 0]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("first", [b"", b"E", b"x" * 32 + b"E", TOKEN.encode()[:-1]])
 def test_a_stranger_is_not_served(first: bytes) -> None:
     """One that is silent or sends a part of the token is closed after a second, one with a wrong token at once."""

@@ -82,6 +82,7 @@ def _honest(message: frames.Message) -> frames.Message:
     return {"wall": time.time()} if message["op"] == "ping" else {"files": {}, "code": 0, "stdout": "", "stderr": ""}
 
 
+@pytest.mark.ci
 def test_hostile_nodes_become_findings_and_the_others_are_served() -> None:
     """Silent, garbage, a line without an end, another version: each named, and sixty nodes beside them answer."""
     behaviours = {"h1": "silent", "h2": "garbage", "h3": "flood", "h4": "other-version"}

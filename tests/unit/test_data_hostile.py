@@ -75,6 +75,7 @@ def test_a_template_that_refuses_is_quoted(value: str) -> None:
     _judge(report, value)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("value", HOSTILE)
 def test_what_is_no_row_or_tokenizer_at_all(value: str) -> None:
     """Columns that no format has, and a tokenizer's files that can't be read."""

@@ -123,6 +123,7 @@ for bytes_only, places_only in zip(BY_BYTES.values(), BY_PLACES.values(), strict
     bytes_only._words = places_only._words = places_only._spelling = None
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(some=st.lists(passages(), min_size=1, max_size=3))
 def test_every_way_gives_the_same_tokens_and_masks(name: str, some: list[SupervisedText]) -> None:

@@ -117,6 +117,7 @@ def test_an_end_before_the_agent_speaks_has_its_reason(script: str, reason: Unre
     assert seen in said
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

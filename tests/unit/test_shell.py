@@ -27,6 +27,7 @@ def said(shell: str, words: list[str]) -> list[str]:
 _ENV = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("shell", SHELLS)
 @given(words=st.lists(WORDS, min_size=1, max_size=40))
 @example(words=[chr(code) for code in range(1, 128) if code != 10])

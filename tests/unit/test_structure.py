@@ -133,6 +133,8 @@ def _list_embedded_programs(source: str) -> list[int]:
     """The lines of string literals that are Python programs: several lines with an import or a function."""
     found = []
     for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.Constant, ast.JoinedStr)):
+            continue
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
         texts = [part.value if isinstance(part, ast.Constant) else "blank" for part in parts]
         text = "".join(text for text in texts if isinstance(text, str))

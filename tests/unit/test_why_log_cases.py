@@ -55,6 +55,7 @@ def test_each_log_gets_its_verdict(group: str) -> None:
     assert [str(score) for score in scored if not score.right] == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_no_wrapping_changes_a_verdict(wrap: str) -> None:
     """Prefixes, colours and progress bars are the launcher's, not the message's."""
