@@ -85,7 +85,7 @@ if os.environ.get("RANK") == "1":
 
 def test_a_killed_rank_costs_no_sample(four: Sandbox, finetuned: str) -> None:
     """The training restarts by itself from its newest checkpoint, and the losses are those of an undisturbed one."""
-    put = "mkdir -p /shared/killer && cat > /shared/killer/usercustomize.py && chmod -R a+rwX /shared/killer"
+    put = "mkdir -p /shared/killer && cat > /shared/killer/sitecustomize.py && chmod -R a+rwX /shared/killer"
     assert four.head.run(["sh", "-c", put], input=KILLER).returncode == 0
     words = ("n[1-2]", "--restarts", "1", "--set", f"cluster.python={PYTHON}", "--set", "train.save_steps=2")
     said = _trained(four, "finetune", "/shared/recovered", *words, "--env", "PYTHONPATH=/shared/killer")
