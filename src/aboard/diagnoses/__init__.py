@@ -28,25 +28,7 @@ from aboard.diagnoses.fixes import (
 )
 
 __all__ = [
-    "NO_FIX",
-    "AboardError",
-    "Advice",
-    "AgentRequestError",
-    "Diagnosis",
-    "Finding",
-    "Fix",
-    "FixCommand",
-    "InputError",
-    "Problem",
-    "ProtocolError",
-    "SandboxError",
-    "Severity",
-    "Shell",
-    "TransportError",
-    "Unreachable",
-    "chain_commands",
-    "format_shell",
-    "join_fixes",
-    "join_lines",
-    "sort_by_severity",
-]
+    "NO_FIX", "AboardError", "Advice", "AgentRequestError", "Diagnosis", "Finding", "Fix", "FixCommand",
+    "InputError", "Problem", "ProtocolError", "SandboxError", "Severity", "Shell", "TransportError", "Unreachable",
+    "chain_commands", "format_shell", "join_fixes", "join_lines", "sort_by_severity",
+]  # fmt: skip

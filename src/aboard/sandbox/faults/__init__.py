@@ -12,12 +12,6 @@ from aboard.sandbox.faults.inject_and_heal import (
 )
 
 __all__ = [
-    "FAULTS",
-    "Fault",
-    "find_fault_class",
-    "heal_all_faults",
-    "heal_fault",
-    "inject_fault",
-    "inject_temporarily",
+    "FAULTS", "Fault", "find_fault_class", "heal_all_faults", "heal_fault", "inject_fault", "inject_temporarily",
     "list_active_faults",
-]
+]  # fmt: skip
