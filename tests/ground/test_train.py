@@ -72,6 +72,7 @@ import os, pathlib, signal, threading, time
 
 def watch():
     once, saved = pathlib.Path("/shared/killer/once"), pathlib.Path("/shared/recovered/step-000002")
+    # No event tells of a file on a shared disk.
     while not list(saved.glob("*.json")):
         time.sleep(0.002)
     if not once.exists():

@@ -19,7 +19,7 @@ SETTINGS = RecoverySettings(restarts=10)
 
 def fail(kind: FailureClass, *nodes: str, step: int = 1, checkpoint: int = 0) -> Failure:
     """A failure on these nodes; `step` makes it another one than at another step."""
-    return Failure(generation=1, kind=kind, code="x", nodes=nodes, signature=str(step), checkpoint=checkpoint)
+    return Failure(kind=kind, code="x", nodes=nodes, signature=str(step), checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize(

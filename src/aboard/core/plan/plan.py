@@ -85,3 +85,12 @@ def bind_directories(plan: Plan, paths: Iterable[str]) -> Plan:
 
     parts = [NodePlan(node=part.node, starts=tuple(map(bind, part.starts))) for part in plan.parts]
     return replace(plan, parts=tuple(parts))
+
+
+def add_rank_env(plan: Plan, env: Mapping[str, str]) -> Plan:
+    """The plan with additional environment variables for every rank."""
+
+    def add(start: Start) -> Start:
+        return replace(start, env={**start.env, **env})
+
+    return replace(plan, parts=tuple(replace(part, starts=tuple(map(add, part.starts))) for part in plan.parts))

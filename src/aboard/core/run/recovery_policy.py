@@ -24,7 +24,6 @@ class RecoverySettings:
     spares: tuple[str, ...] = ()
     min_nodes: int | None = None
     wait: float = 600.0
-    standby: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,6 @@ class Failure:
     the same `signature` (exception and step) are the same bug.
     """
 
-    generation: int
     kind: FailureClass
     code: str
     nodes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from aboard.core.evidence.run_evidence import TAIL_BYTES, Evidence, decode_tail
 from aboard.core.evidence.snapshot import build_snapshot
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.exit_codes import choose_run_exit_code
-from aboard.core.plan.plan import NodePlan, Plan, Start
+from aboard.core.plan.plan import NodePlan, Plan, Start, add_rank_env
 from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.lease import Lease
@@ -27,7 +27,7 @@ from aboard.flows.launch.collect_evidence import (
     collect_evidence,
     collect_follow_up,
 )
-from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery, renumber
+from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
 from aboard.flows.launch.stall_monitor import StallMonitor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import build_findings_document
@@ -258,7 +258,8 @@ class Conductor:
         plan = await recovery.prepare(decision, active, resume="saved" in self.run.metrics)
         if {part.node.name for part in plan.parts} & set(unseen):
             await asyncio.sleep(max(0.0, ended - monotonic()))
-        return renumber(plan, restarts=recovery.restarts, budget=recovery.settings.restarts)
+        count, budget = str(recovery.restarts), str(recovery.settings.restarts)
+        return add_rank_env(plan, {"TORCHELASTIC_RESTART_COUNT": count, "TORCHELASTIC_MAX_RESTARTS": budget})
 
     def _is_ended(self, session: NodeSession) -> bool:
         """Whether no rank of the node can be alive."""

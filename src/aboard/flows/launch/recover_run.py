@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from time import monotonic
 from typing import Protocol
 
@@ -73,7 +72,7 @@ class RunRecovery:
             nodes[nodes.index(bad)] = spare
         findings = await self._check_nodes(decision.spares)
         if findings:
-            # What failed on a spare is judged like any other failure: the next decision takes another spare.
+            # The run ends: another spare, if there is one, is not tried.
             raise RecoveryFailed(f"{fold_names(decision.spares)} can't take over: {findings[0].seen}")
         return nodes
 
@@ -86,13 +85,3 @@ class RunRecovery:
                 waited = format_duration(decision.wait)
                 raise RecoveryFailed(f"it did not clear within {waited}: {findings[0].seen}")
             await asyncio.sleep(min(CHECK_SECONDS, left))
-
-
-def renumber(plan: Plan, *, restarts: int, budget: int) -> Plan:
-    """The plan with torchrun's variables that count restarts."""
-    count = {"TORCHELASTIC_RESTART_COUNT": str(restarts), "TORCHELASTIC_MAX_RESTARTS": str(budget)}
-    parts = tuple(
-        replace(part, starts=tuple(replace(start, env={**start.env, **count}) for start in part.starts))
-        for part in plan.parts
-    )
-    return replace(plan, parts=parts)

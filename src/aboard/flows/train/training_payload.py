@@ -24,7 +24,7 @@ from aboard.checks.train.training_rules import (
 from aboard.config.this_machine import abbreviate_home, locate_on_nodes
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.core.plan.plan import Plan, Start, bind_directories
+from aboard.core.plan.plan import Plan, add_rank_env, bind_directories
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
@@ -192,15 +192,6 @@ def list_cards(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[GpuSpec, .
 def has_bf16(cards: Mapping[str, tuple[GpuSpec, ...]], nodes: Sequence[str]) -> bool:
     """True if every node's GPUs support bf16; a CPU computes float32 faster."""
     return all(cards.get(name) and all(card.capability >= BF16_SINCE for card in cards[name]) for name in nodes)
-
-
-def add_rank_env(plan: Plan, env: Mapping[str, str]) -> Plan:
-    """The plan with additional environment variables for every rank."""
-
-    def add(start: Start) -> Start:
-        return replace(start, env={**start.env, **env})
-
-    return replace(plan, parts=tuple(replace(part, starts=tuple(map(add, part.starts))) for part in plan.parts))
 
 
 def _build_data_part(dataset: PreparedDataset) -> DataPart:

@@ -22,7 +22,6 @@ def classify_end(evidence: Evidence, findings: Sequence[Finding], *, lost: Seque
     run, cause = evidence.run, find_first_death(evidence)
     kind, code = _classify(evidence, findings, cause)
     return Failure(
-        generation=run.generation.number,
         kind=kind,
         code=code,
         nodes=findings[0].nodes if findings else (),
