@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deadlines import slowness
 from launching import PYTHON, build_sandbox
-from small_wheels import list_outer_packages
+from small_wheels import write_base_python_script
 
 from aboard.sandbox import Host, Sandbox
 
@@ -35,11 +35,11 @@ torch.distributed.all_reduce(total)
 print(f"sum {int(total)}, ninja {shutil.which('ninja')}", flush=True)
 torch.distributed.destroy_process_group()
 """
+# What a user's system has: an interpreter outside of any environment.
+BASE = "/private/base"
 MAKE = {
-    "venv": f"""{PYTHON} -m venv --without-pip --system-site-packages /private/venv &&
-        printf '%s\\n' {" ".join(list_outer_packages())} > outer.pth &&
-        mv outer.pth /private/venv/lib/python*/site-packages""",
-    "conda": f"mkdir -p /private/conda/conda-meta /private/conda/bin && ln -s {PYTHON} /private/conda/bin/python",
+    "venv": f"{BASE}/bin/python3 -m venv --without-pip --system-site-packages /private/venv",
+    "conda": f"cd /private && mkdir -p conda/conda-meta conda/bin && ln -s {BASE}/bin/python3 conda/bin/python",
     # As pipx makes it: its mark, all that aboard needs, and no torch.
     "tool": f"""{PYTHON} -m venv --without-pip /private/tool && echo '{{}}' > /private/tool/pipx_metadata.json
         to=$(/private/tool/bin/python -c 'import site; print(site.getsitepackages()[0])')
@@ -47,7 +47,7 @@ MAKE = {
         while read from; do for each in $from/*; do
             case $each in */torch*|*/functorch*) ;; *) [ -e $to/"${{each##*/}}" ] || ln -s "$each" $to/;; esac
         done; done""",
-    "plain": f"mkdir -p /private/plain/bin && ln -s {PYTHON} /private/plain/bin/python3",
+    "plain": f"mkdir -p /private/plain/bin && ln -s {BASE}/bin/python3 /private/plain/bin/python3",
 }
 PYTHONS = {
     "venv": "/private/venv/bin/python",
@@ -65,6 +65,8 @@ NINJA = shutil.which("ninja", path=os.pathsep.join([str(Path(PYTHON).parent), f"
 def box() -> Iterator[Sandbox]:
     """Two nodes that have what the head has, except in /private, which is each host's own."""
     with build_sandbox("interpreter", nodes=2, slots=1) as made:
+        for host in (made.head, *made.nodes):
+            run(host, write_base_python_script(BASE))
         run(made.head, f"mkdir -p {JOB}")
         made.head.run(["tee", f"{JOB}/show.py"], input=SHOW).check_returncode()
         yield made

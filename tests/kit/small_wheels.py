@@ -1,11 +1,14 @@
 """Builds small wheels and virtual environments without a network."""
 
+import os
+import shlex
 import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import aboard
 from aboard.agent.packages.wheel_install import format_record, hash_record_entry, install_wheel
 
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
@@ -19,6 +22,20 @@ def make_venv(path: Path, *options: str) -> Path:
 def list_outer_packages() -> list[str]:
     """What `--system-site-packages` does not give to a new environment: the packages of the one that runs the tests."""
     return [] if sys.prefix == sys.base_prefix else [path for path in sys.path if path.endswith("site-packages")]
+
+
+def write_base_python_script(path: str) -> str:
+    """A shell script that makes an interpreter with all packages that the tests have, and no virtual environment.
+
+    The machine's own interpreter usually has none of them.
+    """
+    library = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    places = shlex.join([*packages, *(str(Path(each).parent) for each in aboard.__path__)])
+    return f"""mkdir -p {path}/bin {path}/{SITE} && cp {os.path.realpath(sys.executable)} {path}/bin/python3 &&
+        for each in {sys.base_prefix}/{library}/*; do
+            [ "${{each##*/}}" = site-packages ] || ln -s "$each" {path}/{library} || exit
+        done && printf '%s\\n' {places} > {path}/{SITE}/outer.pth"""
 
 
 def make_full_venv(path: Path) -> Path:
