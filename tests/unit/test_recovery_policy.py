@@ -58,6 +58,28 @@ def test_the_table_of_actions(failures: list[Failure], spares: int, action: Acti
     assert decision.action is action, decision.why
 
 
+def test_a_lost_node_is_replaced_whatever_others_reported() -> None:
+    """The nodes of the verdict, which lost their peer, keep their ranks."""
+    for kind in (TRANSIENT, UNKNOWN, OUTSIDE):
+        decision = decide_recovery([replace(fail(kind, "n1"), lost=("n3",))], SETTINGS, ACTIVE, ["s1"])
+        assert (decision.action, decision.nodes) == (Action.REPLACE, ("n3",))
+    both = decide_recovery([replace(fail(NODE, "n1"), lost=("n3",))], SETTINGS, ACTIVE, ["s1", "s2"])
+    assert both.nodes == ("n3", "n1")
+    assert decide_recovery([replace(fail(PROGRAM, "n1"), lost=("n3",))], SETTINGS, ACTIVE, ["s1"]).action is Action.STOP
+
+
+def test_a_folder_that_an_old_rank_of_ours_may_hold_is_waited_for_and_costs_no_restart() -> None:
+    """However often: each wait ends with the lease at the latest."""
+    held = replace(fail(OUTSIDE, "n1"), code="checkpoint-folder-busy", own_lease=500.0)
+    lost = replace(fail(NODE, "n3"), lost=("n3",))
+    one = replace(SETTINGS, restarts=1)
+    for failures in ([held], [lost, held], [lost, *[held] * 20]):
+        decision = decide_recovery(failures, one, ACTIVE, ())
+        assert (decision.action, decision.wait, decision.lease, decision.pause) == (Action.WAIT, 500.0, True, 0.0)
+    assert decide_recovery([lost, held, fail(OUTSIDE, "n1")], one, ACTIVE, ()).action is Action.STOP
+    assert decide_recovery([held], RecoverySettings(), ACTIVE, ()).action is Action.STOP
+
+
 def test_the_world_gets_smaller_only_if_that_was_asked_for() -> None:
     """`min_nodes` decides, and the node is waited for before."""
     for least, action in ((None, Action.WAIT), (4, Action.WAIT), (3, Action.SHRINK)):

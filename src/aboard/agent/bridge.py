@@ -241,6 +241,8 @@ class AgentBridge:
 
         if self._supervisor is not None:
             self._supervisor.close()
+        if self._agents is not None:
+            self._agents.reap()
         self._silence = float(message["silence"])
         run = str(message["run"])
         try:
@@ -332,14 +334,16 @@ class AgentBridge:
 
 def build_hello() -> frames.Message:
     """The first frame of an agent: the host, interpreter and user that it runs as."""
+    # sshd reports the connection that it accepted: "client-ip client-port server-ip server-port", ssh(1).
+    server, port = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2:4]
     return {
         "hello": frames.VERSION,
         "hostname": os.uname().nodename,
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable or "",
         "user": resolve_user(os.getuid()),
-        # sshd reports the address that was dialled: "client-ip client-port server-ip server-port", ssh(1).
-        "address": (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2],
+        "address": server,
+        "port": int(port) if port.isdigit() else 0,
         "pid": os.getpid(),
         "wall": time.time(),
     }

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Self
 
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.diagnoses import Unreachable
+from aboard.diagnoses import TransportError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink, open_link
@@ -20,6 +20,9 @@ from aboard.transport.transport import Transport
 HANDSHAKES = 64
 DIAL_SECONDS = 20.0
 TRIES = 6
+# A kept link is pinged this often: its agent exits if it is not used. It must respond before it is used again.
+PING_SECONDS = 2.0
+PONG_SECONDS = 3.0
 # The node itself may be fine.
 _RETRIED = (UnreachableReason.DROPPED, UnreachableReason.STEP_ABORTED)
 
@@ -74,6 +77,7 @@ class NodeDialer:
         self.on_phase = on_phase
         self._spare_links: dict[str, DialResult] = {}
         self._started: dict[str, tuple[Node, asyncio.Task[DialResult]]] = {}
+        self._pinging: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,9 +95,14 @@ class NodeDialer:
         """Keeps open links, by node: the next dial of each reuses it, without another handshake."""
         self._spare_links.update(links)
         links.clear()
+        if self._pinging is None:
+            self._pinging = asyncio.create_task(self._ping_kept_links())
 
     async def close(self) -> None:
         """Closes links that were started or kept but never used."""
+        if self._pinging is not None:
+            self._pinging.cancel()
+            self._pinging = None
         tasks, self._started = [task for _node, task in self._started.values()], {}
         for task in tasks:
             task.cancel()
@@ -106,7 +115,7 @@ class NodeDialer:
     async def dial(self, node: Node) -> DialResult:
         """Opens a link to one node; raises Unreachable if that fails within the time."""
         ready = self._spare_links.pop(node.name, None)
-        if ready is not None and ready.link.lost is None:
+        if ready is not None and await _responds(ready.link):
             return ready
         early, task = self._started.pop(node.name, (node, None))
         if task is not None and _get_login(early) == _get_login(node):
@@ -118,6 +127,12 @@ class NodeDialer:
             if not task.cancelled() and task.exception() is None:
                 await task.result().link.close()
         return await self._dial(node)
+
+    async def _ping_kept_links(self) -> None:
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            for dialled in self._spare_links.values():
+                dialled.link.tell("ping")
 
     async def _dial(self, node: Node) -> DialResult:
         for drops in range(TRIES):
@@ -137,3 +152,13 @@ class NodeDialer:
             self.on_phase(node, "dropped, trying again")
             await asyncio.sleep(uniform(0.5, 1.0) * 0.25 * 2**drops)  # noqa: S311 - jitter, no secret
         raise AssertionError("the last try returns or raises")
+
+
+async def _responds(link: AgentLink) -> bool:
+    """Whether a kept link still works; closes it if it doesn't."""
+    try:
+        await link.ask("ping", PONG_SECONDS)
+    except TransportError:
+        await link.close()
+        return False
+    return True

@@ -1,7 +1,7 @@
 """A session with one node's supervisor: sends heartbeats, re-attaches after a disconnect, and loses nothing."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from enum import Enum
 from time import monotonic, time
@@ -17,7 +17,7 @@ from aboard.diagnoses import AgentRequestError, ProtocolError, TransportError, U
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.transport.agent_link import AgentLink
-from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_dialer import DialResult, NodeDialer
 from aboard.transport.supervisor_messages import (
     NO_STACKS,
     OutputChunk,
@@ -121,6 +121,8 @@ class NodeSession:
         self.node = node
         self.state = SessionState.DISCONNECTED
         self.missed = 0
+        # The first frame of the last agent that was reached.
+        self.hello: Mapping[str, Any] = {}
         # What `parse_lost_agents` returned, if the supervisor or its guard was killed.
         self.lost_agents: dict[str, float] = {}
         self._dialer = dialer
@@ -209,8 +211,11 @@ class NodeSession:
         """Asks the supervisor to terminate everything; its `ended` event reports completion."""
         await self._ask("end", grace=self._lease.grace if grace is None else grace)
 
-    async def leave(self) -> None:
-        """Disconnects without terminating anything: the lease runs from here, and pending requests fail."""
+    async def leave(self, *, keep: bool = False) -> None:
+        """Disconnects without terminating anything: the lease runs from here, and pending requests fail.
+
+        With `keep`, the link of a supervisor that has ended goes back to the dialer, for the next session.
+        """
         self._connected.clear()
         self._gone.set()
         if self._beating is not None:
@@ -218,8 +223,19 @@ class NodeSession:
             await asyncio.wait([self._beating])
         if self._acks is not None:
             self._acks.settle()
-        if self._link is not None:
+        if self._link is None:
+            return
+        if keep and self._seen_end and self.state is SessionState.LOST and not self.lost_agents:
+            self._link.on_frame = lambda _message: None
+            self._link.most_share = 1.0
+            self._dialer.keep({self.node.name: DialResult(link=self._link, seconds=0.0, drops=0)})
+        else:
             await self._link.close()
+
+    @property
+    def link(self) -> AgentLink | None:
+        """The link to the agent while it is connected."""
+        return self._link if self.state is SessionState.CONNECTED else None
 
     @property
     def last_contact(self) -> float:
@@ -231,7 +247,7 @@ class NodeSession:
 
     async def _ask(self, op: str, *, wait: float = ASK_SECONDS, **fields: Any) -> frames.Message:
         while True:
-            await self._wait_connected_or_lost()
+            await self.wait_connected_or_lost()
             if self._gone.is_set():
                 raise Unreachable(UnreachableReason.LOST, f"{self.node.name}: its supervisor can no longer be reached")
             link = self._link
@@ -243,7 +259,8 @@ class NodeSession:
             except (Unreachable, ProtocolError) as error:
                 self._disconnect(link, error.seen)
 
-    async def _wait_connected_or_lost(self) -> None:
+    async def wait_connected_or_lost(self) -> None:
+        """Returns when there is a connection, or will never be one again."""
         if self._connected.is_set() or self._gone.is_set():
             return
         waiters = [asyncio.create_task(event.wait()) for event in (self._connected, self._gone)]
@@ -290,7 +307,7 @@ class NodeSession:
             await link.close()
             raise
         link.most_share = MOST_SHARE
-        self._link = link
+        self._link, self.hello = link, link.hello
         self._last_contact = self._attached = monotonic()
         self._set_state(SessionState.CONNECTED, "")
         # Acknowledgements go to the link by which the frames came.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SMALL = 64
 RESOLVERS = 16
 NO_NAME = "timed out"
+# The size of a target that is only connected to, and gets no data.
+CONNECT_ONLY = -1
 # Time reserved for the reply itself.
 SPARE = 0.3
 REJECTED_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN, errno.EHOSTDOWN)
@@ -32,7 +34,7 @@ TIMEOUT_OUTCOMES = {"waiting": "untried", "connecting": "dropped", "small": "sil
 
 
 def connect_to_peers(message: frames.Message) -> frames.Message:
-    """Connects to each target, sends and awaits the echo: first a little, then the target's size.
+    """Connects to each target, sends and awaits the echo: first a little, then the target's size, unless CONNECT_ONLY.
 
     A result is [outcome, seconds, own address, the peer's address, the system's error text].
     """
@@ -185,11 +187,20 @@ class _TcpProbe:
         link = self._socket
         assert link is not None  # noqa: S101 - an open probe has one
         if self._stage == "connecting":
-            code = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                raise OSError(code, os.strerror(code))
-            self._ends = (link.getsockname()[0], self._ends[1])
+            self._confirm(link)
+            if self._size == CONNECT_ONLY:
+                self.end("ok")
+                return 0
             self._send("small", self._token + ECHO, SMALL)
+        return self._exchange(link)
+
+    def _confirm(self, link: socket.socket) -> None:
+        code = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        self._ends = (link.getsockname()[0], self._ends[1])
+
+    def _exchange(self, link: socket.socket) -> int:
         while True:
             while self._unsent:
                 try:

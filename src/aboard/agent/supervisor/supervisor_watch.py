@@ -44,6 +44,11 @@ class SupervisorWatch:
             pid > 0 and process_tree.read_start_time(pid) == self._started[name] and process_tree.read_state(pid) != ""
         )
 
+    def reap(self) -> None:
+        """Reaps those that have exited as our children, before this watch is dropped."""
+        for pid in self._agents.values():
+            _reap(pid)
+
     def clean_up(self, spared: Iterable[int]) -> frames.Message:
         """Ends what is left of the run; returns what was killed, each with the signal, 0 where it is unknown."""
         lost = {"supervisor": 0}

@@ -13,7 +13,7 @@ from aboard.cli.printed_output import print_findings, print_report, print_warnin
 from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import Action
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.untrusted import quote_word
 from aboard.flows.check.check_cluster import CheckReport
@@ -79,6 +79,8 @@ class LaunchView:
         self._console = console
         self._run = run
         self._conductor: Conductor | None = None
+        # The verdict that was printed last.
+        self._shown: tuple[Finding, ...] = ()
         self._styled = console.is_terminal
         self._lines = LogLineFormatter(styled=self._styled)
         self._reader: LogReader | None = None
@@ -119,8 +121,11 @@ class LaunchView:
 
     def event(self, event: Event) -> None:
         """Shows the verdict on a generation that failed before anything is done about it; `show_end` shows the last."""
-        if event.kind == "recovering" and self._conductor is not None and event.data["action"] != Action.STOP:
-            print_findings(self._console, self._conductor.verdict)
+        is_step = event.kind == "settling" or (event.kind == "recovering" and event.data["action"] != Action.STOP)
+        if is_step and self._conductor is not None:
+            if self._shown is not self._conductor.verdict:
+                self._shown = self._conductor.verdict
+                print_findings(self._console, self._shown)
             self.say(f"recovery: {event.data['why']}")
 
     def tick(self, now: float) -> None:

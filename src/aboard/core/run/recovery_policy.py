@@ -41,6 +41,8 @@ class Failure:
     checkpoint: int = 0
     # Nodes that can't be reached: nothing starts there again until they return.
     lost: tuple[str, ...] = ()
+    # A folder is locked, and this long an old rank of this run on a node that can't be reached may be what locks it.
+    own_lease: float = 0.0
 
 
 class Action(StrEnum):
@@ -57,7 +59,7 @@ class Action(StrEnum):
 class Recovery:
     """The decision: `nodes` are replaced by as many `spares`, waited for up to `wait` seconds, or left out.
 
-    `pause` is the back-off before the next generation.
+    `pause` is the back-off before the next generation. With `lease`, all old ranks must have ended before.
     """
 
     action: Action
@@ -66,6 +68,7 @@ class Recovery:
     spares: tuple[str, ...] = ()
     wait: float = 0.0
     pause: float = 0.0
+    lease: bool = False
 
 
 def decide_recovery(
@@ -74,10 +77,12 @@ def decide_recovery(
     """What to do after the last of these failures; `spares` are those that are ready, `active` the nodes of the run."""
     last = failures[-1]
     recent = [failure for failure in failures if failure.checkpoint == last.checkpoint]
-    if why := _find_limit(recent, settings):
+    # A wait for an old rank of our own clears by itself, and is no sign of anything.
+    counted = [failure for failure in recent if not failure.own_lease]
+    if why := _find_limit(last, counted, settings):
         return _stop(why)
-    pause = 0.0 if len(recent) == 1 else min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (len(recent) - 2))
-    match last.kind:
+    pause = 0.0 if len(counted) <= 1 else min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (len(counted) - 2))
+    match FailureClass.NODE if last.lost else last.kind:
         case FailureClass.TRANSIENT:
             same = [each for each in recent if each.kind is last.kind and set(each.nodes) & set(last.nodes)]
             if len(same) > TRANSIENT_LIMIT and last.nodes:
@@ -86,21 +91,28 @@ def decide_recovery(
         case FailureClass.UNKNOWN:
             return _handle_unknown(recent, settings, active, spares, pause)
         case FailureClass.OUTSIDE:
-            why = "the cause is outside the run, and has to clear"
-            return Recovery(action=Action.WAIT, why=why, nodes=last.nodes, wait=settings.wait, pause=pause)
+            return _handle_outside(last, settings, pause)
         case _:
             return _handle_node(recent, settings, active, spares, pause)
 
 
-def _find_limit(recent: Sequence[Failure], settings: RecoverySettings) -> str:
+def _find_limit(last: Failure, counted: Sequence[Failure], settings: RecoverySettings) -> str:
     """Why the run is not restarted, whatever else could be done; "" if it may be."""
     if settings.restarts == 0:
         return "restarts are off"
-    if recent[-1].kind is FailureClass.PROGRAM:
+    if last.kind is FailureClass.PROGRAM:
         return "the program failed, and would fail again"
-    if len(recent) > settings.restarts:
+    if len(counted) > settings.restarts:
         return f"it was restarted {format_count(settings.restarts, 'time')} without a new checkpoint"
     return ""
+
+
+def _handle_outside(last: Failure, settings: RecoverySettings, pause: float) -> Recovery:
+    if last.own_lease:
+        why = "old ranks on a node that can't be reached may use it until their lease is over"
+        return Recovery(action=Action.WAIT, why=why, wait=last.own_lease, lease=True)
+    why = "the cause is outside the run, and has to clear"
+    return Recovery(action=Action.WAIT, why=why, nodes=last.nodes, wait=settings.wait, pause=pause)
 
 
 def _handle_unknown(
@@ -137,10 +149,12 @@ def _handle_node(
     A node that is `blamed` for failing repeatedly, or that failed before, is not waited for: it would only fail again.
     """
     *before, last = recent
-    bad = tuple(node for node in dict.fromkeys((*last.lost, *last.nodes)) if node in active)
+    # If a node was lost, what others reported besides is its consequence.
+    named = last.nodes if last.kind is FailureClass.NODE or not last.lost else ()
+    bad = tuple(node for node in dict.fromkeys((*last.lost, *named)) if node in active)
     if not bad:
         return _stop("no node can be named that a spare could replace")
-    times = 1 + max(sum(node in each.nodes for each in before) for node in bad)
+    times = 1 + max(sum(node in (*each.lost, *each.nodes) for each in before) for node in bad)
     who = f"{fold_names(bad)} failed" + (f" {times} times without a new checkpoint" if times > 1 else "")
     if len(spares) >= len(bad):
         chosen = tuple(spares[: len(bad)])

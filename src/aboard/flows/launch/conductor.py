@@ -2,13 +2,14 @@
 
 import asyncio
 import time as time_functions
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
 from time import monotonic, time
 from typing import Any, Protocol
 
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import TAIL_BYTES, Evidence, decode_tail
 from aboard.core.evidence.snapshot import build_snapshot
 from aboard.core.evidence.verdict import Judgement
@@ -17,6 +18,7 @@ from aboard.core.plan.plan import NodePlan, Plan, Start, add_rank_env
 from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.lease import Lease
+from aboard.core.run.lost_nodes import LOST_SECONDS
 from aboard.core.run.recovery_policy import Action, Recovery
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
@@ -28,6 +30,7 @@ from aboard.flows.launch.collect_evidence import (
     collect_follow_up,
 )
 from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
+from aboard.flows.launch.silent_nodes import REPLY_SECONDS, OldSupervisors, SilentNodes
 from aboard.flows.launch.stall_monitor import StallMonitor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import build_findings_document
@@ -54,6 +57,8 @@ OBSERVER_SHARE = 0.1
 SWEEP_SECONDS = 10.0
 # The last output of these first ranks is searched for a non-finite loss: usually rank 0 prints it.
 LOSS_SCAN_RANKS = 8
+# By then, other nodes have been asked whether they can connect to a silent one.
+SETTLED_SECONDS = LOST_SECONDS + REPLY_SECONDS
 
 
 class RunObserver(Protocol):
@@ -120,6 +125,8 @@ class Conductor:
         self._collected = CollectedEvidence()
         self._snapshot_count = 0
         self._standing_verdict: Finding | None = None
+        self._silent_nodes = SilentNodes(dialer, self._take_lost)
+        self._old_supervisors = OldSupervisors(self._note_old_end)
         self._watch = self._build_monitor()
 
     # -- public interface --------------------------------------------------------------------------------
@@ -194,7 +201,7 @@ class Conductor:
             while True:
                 number += 1
                 end = await self._generation(number)
-                if end.again and not self._stops:
+                if end.again and not self._stops and not self._old_supervisors.sessions:
                     # Another process may use the port for long: let the supervisor pick any free one.
                     self._wanted_port = 0
                     self._note("restarting", why=end.why)
@@ -216,16 +223,23 @@ class Conductor:
             ticking.cancel()
             await asyncio.wait([ticking])
             await self._watch.close()
+            await self._silent_nodes.close()
+            await self._old_supervisors.close()
 
     # -- between generations -----------------------------------------------------------------------------
 
     async def _recover(self, recovery: RunRecovery, outcome: RunOutcome) -> tuple[Plan | None, str]:
         """The plan of the next generation, or None and why there is none. The verdict is recorded before any wait."""
         active = [part.node.name for part in self.plan.parts]
-        unseen = [session.node.name for session in self._sessions.values() if not self._is_ended(session)]
-        failure = classify_end(self.evidence(), outcome.findings, lost=self.run.generation.lost)
-        decision = recovery.decide(failure, active)
         self.verdict = outcome.findings
+        await self._await_settled(recovery)
+        failure = classify_end(
+            self.evidence(),
+            outcome.findings,
+            lost=self.run.generation.lost,
+            lease_left=self._compute_lease_left(),
+        )
+        decision = recovery.decide(failure, active)
         self._note(
             "recovering",
             code=failure.code,
@@ -237,7 +251,7 @@ class Conductor:
         )
         if decision.action is Action.STOP:
             return None, decision.why
-        preparing = asyncio.create_task(self._prepare(recovery, decision, active, unseen))
+        preparing = asyncio.create_task(self._prepare(recovery, decision, active))
         stopped = asyncio.create_task(self._stop_asked.wait())
         try:
             await asyncio.wait([preparing, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -249,17 +263,38 @@ class Conductor:
             stopped.cancel()
             await asyncio.wait([preparing, stopped])
 
-    async def _prepare(
-        self, recovery: RunRecovery, decision: Recovery, active: Sequence[str], unseen: Sequence[str]
-    ) -> Plan:
-        """The next plan. Where an old supervisor may still be alive, its lease runs out first."""
-        leases = self._lease.seconds + self._lease.beat
-        ended = max((self._sessions[name].last_contact + leases for name in unseen), default=0.0)
+    async def _prepare(self, recovery: RunRecovery, decision: Recovery, active: Sequence[str]) -> Plan:
+        """The next plan, once no rank of an earlier generation is alive on its nodes."""
+        longest = self._lease.seconds + self._lease.beat + SWEEP_SECONDS
+        if decision.lease:
+            await self._old_supervisors.wait_ended([each.node.name for each in self._old_supervisors.sessions], longest)
         plan = await recovery.prepare(decision, active, resume="saved" in self.run.metrics)
-        if {part.node.name for part in plan.parts} & set(unseen):
-            await asyncio.sleep(max(0.0, ended - monotonic()))
+        if alive := await self._old_supervisors.wait_ended([part.node.name for part in plan.parts], longest):
+            raise RecoveryFailed(f"the ranks of the last attempt on {fold_names(alive)} don't end")
         count, budget = str(recovery.restarts), str(recovery.settings.restarts)
         return add_rank_env(plan, {"TORCHELASTIC_RESTART_COUNT": count, "TORCHELASTIC_MAX_RESTARTS": budget})
+
+    async def _await_settled(self, recovery: RunRecovery) -> None:
+        """Waits until nodes that are silent are back, are lost, or can be reached by others."""
+
+        def list_unsettled() -> list[str]:
+            return [
+                session.node.name
+                for session in self._old_supervisors.sessions
+                if session.state is SessionState.DISCONNECTED
+                and session.node.name not in self.run.generation.lost
+                and monotonic() < session.last_contact + SETTLED_SECONDS
+            ]
+
+        if recovery.settings.restarts and (silent := list_unsettled()):
+            self._note("settling", nodes=silent, why=f"waiting until {fold_names(silent)} is back or lost")
+        while recovery.settings.restarts and list_unsettled() and not self._stops:  # noqa: ASYNC110 - time passes, too
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _compute_lease_left(self) -> float:
+        """Seconds until no supervisor of an earlier generation can hold anything any more."""
+        ends = (each.last_contact + self._lease.seconds + self._lease.beat for each in self._old_supervisors.sessions)
+        return max(0.0, max(ends, default=0.0) - monotonic())
 
     def _is_ended(self, session: NodeSession) -> bool:
         """Whether no rank of the node can be alive."""
@@ -309,7 +344,12 @@ class Conductor:
         return end
 
     def _build_session(self, node_plan: NodePlan, name: str) -> NodeSession:
-        node = node_plan.node.name
+        node, number = node_plan.node.name, self.run.generation.number
+
+        def while_current(take: Callable[..., None]) -> Callable[..., None]:
+            """What an old supervisor reports after the next generation has begun is not about that one."""
+            return lambda *given: take(*given) if self.run.generation.number == number else None
+
         return NodeSession(
             node_plan.node,
             self._dialer,
@@ -317,10 +357,10 @@ class Conductor:
             key=token_hex(16),
             lease=self._lease,
             known_children=frozenset(start.child for start in node_plan.starts),
-            on_event=self._take,
-            on_output=self._take_piece,
-            on_state=lambda state, why: self._take_state(node, state, why),
-            on_samples=self._take_samples,
+            on_event=while_current(self._take),
+            on_output=while_current(self._take_piece),
+            on_state=while_current(lambda state, why: self._take_state(node, state, why)),
+            on_samples=while_current(self._take_samples),
         )
 
     async def _begin(self) -> None:
@@ -365,8 +405,6 @@ class Conductor:
     async def _wind_down(self, end: EndDecision) -> None:
         """Collects stacks first, then stops all ranks and receives their last output."""
         self._ending = True
-        sessions = [session for session in self._sessions.values() if session.state is not SessionState.LOST]
-        lost = [session for session in self._sessions.values() if session.state is SessionState.LOST]
         if end.stacks:
             await self._collect_final_snapshot()
         farewell = self._lease.farewell
@@ -376,9 +414,7 @@ class Conductor:
             grace = 0.0
         if self._grace_limit is not None:
             grace = min(grace, self._grace_limit)
-        ends = [asyncio.create_task(self._see_off(session, grace)) for session in sessions]
-        # The bridge of a lost node may be alive, and stopped: it ends once its connection is closed.
-        ends += [asyncio.create_task(session.leave()) for session in lost]
+        ends = [asyncio.create_task(self._see_off(session, grace)) for session in self._sessions.values()]
         if ends:
             await asyncio.wait(ends)
 
@@ -397,9 +433,10 @@ class Conductor:
 
     async def _see_off(self, session: NodeSession, grace: float) -> None:
         """Stops a node's ranks, without grace once the user asks twice, and waits until its supervisor has exited."""
+        is_lost = session.node.name in self.run.generation.lost
         try:
             async with asyncio.timeout(grace + SWEEP_SECONDS):
-                if session.node.name not in self._begun:
+                if session.node.name not in self._begun or session.state is SessionState.LOST or is_lost:
                     return
                 await session.end(0.0 if self._hurry.is_set() else grace)
                 gone = asyncio.create_task(session.wait_gone())
@@ -416,7 +453,11 @@ class Conductor:
             # Disconnected: its supervisor stops the ranks by itself when the lease expires.
             pass
         finally:
-            await session.leave()
+            if self._is_ended(session) or session.state is SessionState.LOST:
+                # The bridge of a lost node may be alive, and stopped: it ends once its connection is closed.
+                await session.leave(keep=True)
+            else:
+                self._old_supervisors.end(session)
 
     # -- messages from the nodes -------------------------------------------------------------------------
 
@@ -445,6 +486,16 @@ class Conductor:
         if state is SessionState.LOST and self._ending and not killed:
             return
         self._take(Event(node=node, seq=0, at=time(), kind=state.value, data={"why": why, **killed}))
+
+    def _take_lost(self, session: NodeSession, why: str) -> None:
+        """A silent node that others can't reach either is not waited for; ranks may still run there."""
+        if self._sessions.get(session.node.name) is session:
+            self._take(Event(node=session.node.name, seq=0, at=time(), kind=SessionState.LOST.value, data={"why": why}))
+
+    def _note_old_end(self, session: NodeSession) -> None:
+        self._note("old_ended", node=session.node.name)
+        if monotonic() - session.last_contact >= self._lease.seconds:
+            self._take_lost(session, f"no contact for the full lease of {self._lease.seconds:g} s")
 
     def _take_samples(self, node: str, samples: Mapping[str, Any]) -> None:
         at = samples["wall"]
@@ -534,6 +585,8 @@ class Conductor:
                 self._note("paused", seconds=round(idle - last, 1))
             last = idle
             self._record.tick(began)
+            if self._lease.seconds > LOST_SECONDS:
+                self._silent_nodes.tick(self._sessions)
             self._note_dropped()
             if began >= next_tick:
                 if not self._ending:

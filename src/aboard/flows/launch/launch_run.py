@@ -195,7 +195,8 @@ def _build_recovery(spec: LaunchSpec, plan: Plan, facts: Facts, dialer: NodeDial
 
     async def check_nodes(names: Sequence[str]) -> Sequence[Finding]:
         part = replace(spec, cluster=_select_nodes(facts.cluster, names), quick=True)
-        async with probe_launch(part, dialer, NullCheckObserver()) as (report, _links):
+        async with probe_launch(part, dialer, NullCheckObserver(), keep=True) as (report, links):
+            dialer.keep(links)
             return [finding for finding in report.findings if finding.severity is Severity.BLOCK]
 
     async def plan_nodes(names: Sequence[str], *, resume: bool) -> Plan:

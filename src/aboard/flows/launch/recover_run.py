@@ -40,7 +40,7 @@ class RunRecovery:
 
     @property
     def restarts(self) -> int:
-        return len(self.failures)
+        return sum(not failure.own_lease for failure in self.failures)
 
     def decide(self, failure: Failure, active: Sequence[str]) -> Recovery:
         self.failures.append(failure)
@@ -52,7 +52,7 @@ class RunRecovery:
         nodes = list(active)
         if decision.action is Action.REPLACE:
             nodes = await self._replace(decision, nodes)
-        elif decision.action is Action.WAIT:
+        elif decision.action is Action.WAIT and decision.nodes:
             await self._await_nodes(decision, decision.nodes)
         elif decision.action is Action.SHRINK:
             try:

@@ -1,0 +1,63 @@
+"""A silent node is lost only if enough others can't reach it either; a kernel that refuses is alive."""
+
+import socket
+
+import pytest
+
+from aboard.agent.network.tcp_probe import CONNECT_ONLY, connect_to_peers
+from aboard.core.run.lost_nodes import LOST_SECONDS, is_lost, judge_attempts
+
+
+@pytest.mark.parametrize(
+    ("answers", "others", "expected"),
+    [
+        ([False, False], 3, True),
+        ([False, True], 3, False),
+        ([False, None], 3, False),
+        ([None, None], 3, False),
+        # With too few others that respond, the head's own link may be at fault.
+        ([False], 2, False),
+        ([], 3, False),
+        # Two nodes: the other one decides. One node: nobody can say.
+        ([False], 1, True),
+        ([True], 1, False),
+        ([], 0, False),
+    ],
+)
+def test_a_node_is_lost_if_two_others_or_all_can_not_reach_it(
+    answers: list[bool | None], others: int, *, expected: bool
+) -> None:
+    """Never before it was silent for a while."""
+    assert is_lost(LOST_SECONDS, answers, others) is expected
+    assert not is_lost(LOST_SECONDS - 0.1, answers, others)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reached"),
+    [
+        (["dropped"], False),
+        (["rejected", "dropped"], False),
+        (["ok"], True),
+        (["refused"], True),
+        (["dropped", "refused"], True),
+        (["unresolved"], None),
+        (["unresolved", "dropped"], False),
+        ([], None),
+    ],
+)
+def test_any_answer_on_any_address_shows_that_a_node_is_alive(outcomes: list[str], reached: bool | None) -> None:  # noqa: FBT001 - a table
+    """A name that doesn't resolve is no attempt."""
+    assert judge_attempts(outcomes) is reached
+
+
+def test_a_connection_only_sends_nothing() -> None:
+    """So that an sshd has nothing to log but a connection that ended."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        reply = connect_to_peers({"targets": [["127.0.0.1", port, CONNECT_ONLY]], "seconds": 2.0, "timeout": 3.0})
+        accepted, _ = server.accept()
+        with accepted:
+            assert accepted.recv(1) == b""
+    assert [result[0] for result in reply["results"]] == ["ok"]
+    refused = connect_to_peers({"targets": [["127.0.0.1", port, CONNECT_ONLY]], "seconds": 2.0, "timeout": 3.0})
+    assert [result[0] for result in refused["results"]] == ["refused"]
