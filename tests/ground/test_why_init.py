@@ -96,3 +96,29 @@ def test_a_stuck_run_is_ended_when_that_is_wanted(four: Launches) -> None:
         assert going.going.wait(150) == 124
         assert "block hang-absent n3" in going.going.said
     assert "hang-absent" in four.aboard("why", going.run).stdout
+
+
+@pytest.mark.nightly
+def test_a_stuck_run_is_restarted_when_that_is_wanted(four: Launches) -> None:
+    """A minute after its verdict, and once only: the second attempt hangs in the same step."""
+    env = {"TROUBLE": "sleep", "TROUBLE_RANK": "2", "TROUBLE_STEP": "10"}
+    with training(four, "--on-stall", "restart", "--restarts", "3", env=env) as going:
+        assert going.going.wait(400) == 124
+        said = going.going.said
+    assert "then restarted in 60 s, unless it makes progress" in said
+    assert said.count("block hang-absent n3") == 2, said[-3000:]
+    assert said.count("restarting all ranks, because") == 1
+    assert "not restarted: it failed again with the same error at the same step" in said
+    ends = [event for event in four.events(going.run) if event["kind"] == "deciding"]
+    verdicts = [event for event in four.events(going.run) if event["kind"] == "verdict" and event["data"]["findings"]]
+    assert ends[0]["at"] - verdicts[0]["at"] >= 60
+
+
+@pytest.mark.nightly
+def test_a_hang_that_is_a_bug_of_the_program_is_not_restarted(four: Launches) -> None:
+    """Ranks in different collectives would only hang again; the run ends with its verdict, and hangs no longer."""
+    env = {"TROUBLE": "broadcast", "TROUBLE_RANK": "2", "TROUBLE_STEP": "10"}
+    with training(four, "--on-stall", "restart", "--restarts", "3", env=env) as going:
+        assert going.going.wait(300) == 124
+        assert "then stopped in 60 s, unless it makes progress" in going.going.said
+        assert "not restarted: the program failed, and would fail again" in going.going.said

@@ -11,11 +11,13 @@ import pytest
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
+from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
+from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
@@ -35,6 +37,7 @@ class Onlooker:
     def __init__(self, stop_at: str = "") -> None:
         self.seen: Counter[str] = Counter()
         self.drawn = 0
+        self.dials: Counter[str] = Counter()
         self._stop_at = stop_at
         self._conductor: Conductor | None = None
 
@@ -51,7 +54,11 @@ class Onlooker:
 
 
 def _launch(
-    folder: Path, onlooker: Onlooker, parts: dict[str, FakeNodeFaults], lease: Lease | None = None
+    folder: Path,
+    onlooker: Onlooker,
+    parts: dict[str, FakeNodeFaults],
+    lease: Lease | None = None,
+    recovery: RecoverySettings | None = None,
 ) -> LaunchResult:
     cluster = Cluster(nodes=tuple(Node(name=f"s{number}", slots=RANKS) for number in range(NODES)))
     run = Runs(folder).create(datetime.now(UTC), Random(0))  # noqa: S311 - a name, no secret
@@ -59,12 +66,22 @@ def _launch(
 
     async def story() -> LaunchResult:
         async with run_simulator() as path:
+
+            def count_dial(node: Node) -> SimulatedTransport:
+                onlooker.dials[node.name] += 1
+                return SimulatedTransport(path, faults=parts.get(node.name, FakeNodeFaults()))
+
             return await launch(
-                LaunchSpec(cluster=cluster, request=REQUEST, lease=lease or Lease()),
+                LaunchSpec(
+                    cluster=cluster,
+                    request=REQUEST,
+                    lease=lease or Lease(),
+                    recovery=recovery or RecoverySettings(),
+                ),
                 record,
                 check_observer=NullCheckObserver(),
                 run_observer=onlooker,
-                transport_for=lambda node: SimulatedTransport(path, faults=parts.get(node.name, FakeNodeFaults())),
+                transport_for=count_dial,
             )
 
     try:
@@ -158,3 +175,47 @@ def test_a_slow_picture_is_drawn_less_often(tmp_path: Path) -> None:
     began = monotonic()
     _launch(tmp_path, slow, {"s5": FakeNodeFaults(dies={"43": 2.5})})
     assert 1 <= slow.drawn <= 1 + (monotonic() - began)
+
+
+class SecondAttempt(Onlooker):
+    """Takes the evidence when the second attempt begins, and stops the run once all its ranks have started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evidence: Evidence | None = None
+        self.stacks: dict[int, str] = {}
+        self.placed: dict[int, str] = {}
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        conductor = self._conductor
+        if conductor is None or conductor.run.generation.number == 1:
+            return
+        if self.evidence is None:
+            self.evidence, self.stacks = conductor.evidence(), dict(conductor.stacks)
+        if event.kind == "started" and event.rank is not None:
+            self.placed[event.rank] = event.node
+            if len(self.placed) == conductor.plan.world:
+                conductor.stop("that is all")
+
+
+@pytest.mark.ci
+def test_a_second_attempt_has_its_own_ranks_and_evidence(tmp_path: Path) -> None:
+    """The spare has the lost node's ranks; what the first attempt printed, and why it failed, says nothing any more.
+
+    The other nodes are not dialled again.
+    """
+    second = SecondAttempt()
+    lease = Lease(seconds=6.0, beat=0.5, grace=0.1)
+    launched = _launch(
+        tmp_path, second, {"s3": FakeNodeFaults(silent=5.0)}, lease, RecoverySettings(restarts=1, spares=("s11",))
+    )
+    assert launched.outcome is not None
+    assert second.evidence is not None
+    found = second.evidence
+    assert [end.code for end in found.run.recoveries] == ["run-node-gone"]
+    assert (found.tails, found.snapshots, found.unheard, second.stacks) == ({}, {}, {}, {})
+    assert set(found.last_lines.values()) == {()}
+    assert {second.placed[rank] for rank in range(24, 32)} == {"s11"}
+    assert second.placed[32] == "s4"
+    assert {name: count for name, count in second.dials.items() if count > 1 and name != "s3"} == {}

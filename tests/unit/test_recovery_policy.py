@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import click
 import pytest
 
 from aboard.cli.options.run_options import RunOptions
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.run.failure_classes import FailureClass, classify_failure, list_classes
-from aboard.core.run.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
+from aboard.core.run.recovery_policy import Action, Failure, RecoverySettings, StallAction, decide_recovery
 from aboard.diagnoses import InputError
 from aboard.diagnoses.catalogue import all_diagnoses
 
@@ -150,11 +151,34 @@ def test_spares_that_can_not_be(spares: str, seen: str) -> None:
         _build_recovery(None, spares)
 
 
-def _build_recovery(restarts: int | None, spares: str | None) -> RecoverySettings:
+def _build_recovery(
+    restarts: int | None, spares: str | None, on_stall: str | None = None, default: StallAction = StallAction.REPORT
+) -> RecoverySettings:
     options = RunOptions(
-        ranks=None, envs=(), check="quick", detach=False, restarts=restarts, spares=spares, run=None, resubmits=0
+        ranks=None,
+        envs=(),
+        check="quick",
+        detach=False,
+        restarts=restarts,
+        spares=spares,
+        on_stall=on_stall,
+        run=None,
+        resubmits=0,
     )
-    return options.build_recovery(Cluster(nodes=tuple(Node(name=name) for name in ACTIVE)), RecoverySettings())
+    cluster = Cluster(nodes=tuple(Node(name=name) for name in ACTIVE))
+    return options.build_recovery(cluster, RecoverySettings(on_stall=default))
+
+
+def test_a_stuck_run_is_restarted_only_where_there_are_restarts() -> None:
+    """A training restarts by default; asking for it without restarts is a mistake."""
+    training = StallAction.RESTART
+    assert _build_recovery(3, None, default=training).on_stall is StallAction.RESTART
+    assert _build_recovery(None, None, default=training).on_stall is StallAction.REPORT
+    assert _build_recovery(3, None).on_stall is StallAction.REPORT
+    assert _build_recovery(3, None, "restart").on_stall is StallAction.RESTART
+    assert _build_recovery(3, None, "stop", default=training).on_stall is StallAction.STOP
+    with pytest.raises(click.BadParameter, match="restart needs --restarts"):
+        _build_recovery(0, None, "restart")
 
 
 def test_every_class_is_of_a_failure_that_exists_and_is_listed_once() -> None:

@@ -126,6 +126,55 @@ def test_one_that_stays_is_acted_upon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(acted) == 1
 
 
+def test_a_verdict_is_confirmed_when_it_is_acted_upon() -> None:
+    """However long the pauses between two looks have become; until then, it says when."""
+    acted: list[float] = []
+    asked: list[float] = []
+    now = [100.0]
+
+    async def run() -> None:
+        async def ask() -> Judgement:
+            asked.append(now[0])
+            return Judgement(findings=(finding(),))
+
+        watch = StallMonitor(ask, lambda _found: None, lambda _why: acted.append(now[0]), stays=60.0)
+        given = started()
+        watch.tick(given, 90.0)
+        for second in range(100, 170):
+            now[0] = float(second)
+            await settled(watch, given, now[0])
+            assert watch.acts_at == (asked[0] + 60 if acted or asked else None)
+        await watch.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch_module, "time", lambda: now[0])
+        asyncio.run(run())
+    assert acted[0] == asked[0] + 60
+    assert acted[0] in asked
+
+
+@pytest.mark.parametrize(("code", "severity"), [("slow-rank", Severity.WARN), ("hang-busy", Severity.INFO)])
+def test_a_slow_or_busy_run_is_never_acted_upon(code: str, severity: Severity) -> None:
+    """It progresses."""
+    acted: list[Judgement] = []
+
+    async def run() -> None:
+        async def ask() -> Judgement:
+            return Judgement(findings=(finding(code, severity),))
+
+        watch = StallMonitor(ask, lambda _found: None, acted.append, stays=0.0)
+        given = started()
+        for number in range(4):
+            await settled(watch, given, number * LATE)
+        assert watch.acts_at is None
+        await watch.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch_module, "GOES_ON_SECONDS", 0.0)
+        asyncio.run(run())
+    assert acted == []
+
+
 def test_a_loss_that_is_no_number_is_looked_at_though_the_run_moves() -> None:
     """Steps go on, so nothing is quiet: what a rank says is the reason to ask, and keeps the verdict standing."""
 

@@ -16,6 +16,7 @@ from aboard.cli.options.run_options import (
     DETACH_OPTION,
     ENV_OPTION,
     NEEDS_DRY_RUN,
+    ON_STALL_OPTION,
     RANKS_OPTION,
     RESTARTS_OPTION,
     SPARES_OPTION,
@@ -82,13 +83,7 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     metavar="SECONDS",
     help="How long ranks keep running without contact with this machine; default: 20, or 600 if detached.",
 )
-@click.option(
-    "--on-stall",
-    type=click.Choice(("report", "stop")),
-    default="report",
-    show_default=True,
-    help="When ranks are stuck: report why, or also stop the run.",
-)
+@ON_STALL_OPTION
 @click.option(
     "--no-beacon",
     is_flag=True,
@@ -128,7 +123,6 @@ def launch(
     master_port: int | None,
     grace: float,
     lease: float | None,
-    on_stall: str,
     no_beacon: bool,
     trial: bool,
     sync: bool,
@@ -173,7 +167,6 @@ def launch(
             threads=threads or request.threads,
             bind=bind or request.bind,
             beacon=not no_beacon,
-            stop_on_stall=on_stall == "stop",
             master_address=master_address or request.master_address,
             master_port=master_port or request.master_port,
         )

@@ -12,6 +12,7 @@ from aboard.cli.options.run_options import (
     DETACH_OPTION,
     ENV_OPTION,
     NEEDS_DRY_RUN,
+    ON_STALL_OPTION,
     RANKS_OPTION,
     RESTARTS_OPTION,
     SPARES_OPTION,
@@ -24,7 +25,7 @@ from aboard.cli.options.typed_words import format_typed_command
 from aboard.cli.printed_output import print_report
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.run.lease import Lease
-from aboard.core.run.recovery_policy import RecoverySettings
+from aboard.core.run.recovery_policy import RecoverySettings, StallAction
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import remote_runs
 from aboard.diagnoses.trainer import training
@@ -49,6 +50,7 @@ FAREWELL_SECONDS = 300.0
 @CHECK_OPTION
 @RESTARTS_OPTION
 @SPARES_OPTION
+@ON_STALL_OPTION
 @DETACH_OPTION
 @run_options
 def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bool, other: str | None) -> None:
@@ -96,7 +98,7 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
     typed_env = options.read_environment()
     notes += where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto")
     lease = Lease(seconds=options.lease_seconds, farewell=FAREWELL_SECONDS)
-    recovery = options.build_recovery(cluster, RecoverySettings())
+    recovery = options.build_recovery(cluster, RecoverySettings(on_stall=StallAction.RESTART))
     spec = options.build_spec(cluster, build_request(typed_env, options.ranks), lease, notes, recovery=recovery)
     sys.exit(prepare_and_train(settings, spec, typed_env=typed_env, dry=dry, detach=detach))
 

@@ -60,6 +60,10 @@ class Record:
         """The last few lines of a rank, for a live view."""
         return self._logs.tail(rank)
 
+    def clear_tails(self) -> None:
+        """Forgets the last lines of all ranks, which have new ones after a restart; the logs keep them."""
+        self._logs.clear_tails()
+
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         self._documents.write(self.run.plan, plan)
 

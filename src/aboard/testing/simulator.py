@@ -115,7 +115,7 @@ class FakeAgent:
                 self.send({"re": message["id"], "error": f"no supervisor for run {message['run']} on this node"})
             else:
                 self._supervisor.admit(self, message)
-        elif self._supervisor is not None:
+        elif self._supervisor is not None and message["op"] != "ping":
             self._supervisor.handle(self, message)
         else:
             self.send(_build_reply(message, self._name))

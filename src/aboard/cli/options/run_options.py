@@ -21,7 +21,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.core.run.recovery_policy import RecoverySettings
+from aboard.core.run.recovery_policy import RecoverySettings, StallAction
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import AboardError, InputError, Problem, Shell
@@ -62,6 +62,12 @@ SPARES_OPTION = click.option(
     metavar="N|NODES",
     help="Keep the last N nodes, or these, as spares: they replace nodes that fail. Implies --restarts.",
 )
+ON_STALL_OPTION = click.option(
+    "--on-stall",
+    type=click.Choice([action.value for action in StallAction]),
+    help="When ranks are stuck: report why, also stop the run, or restart it after a minute, unless the program is the"
+    " cause. Default: report; restart for a training with --restarts.",
+)
 DETACH_OPTION = click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop."
 )
@@ -77,6 +83,7 @@ class RunOptions:
     detach: bool
     restarts: int | None
     spares: str | None
+    on_stall: str | None
     run: str | None
     resubmits: int
 
@@ -121,7 +128,13 @@ class RunOptions:
                 fix = commands.LAUNCH_SPARES.fix(nodes=fold_names(names))
                 raise InputError(commands.LAUNCH_SPARES, [Problem(where=f"--spares {self.spares}", seen=seen, fix=fix)])
         implied = default.restarts or len(spares)
-        return replace(default, restarts=implied if self.restarts is None else self.restarts, spares=spares)
+        restarts = implied if self.restarts is None else self.restarts
+        on_stall = default.on_stall if self.on_stall is None else StallAction(self.on_stall)
+        if on_stall is StallAction.RESTART and not restarts:
+            if self.on_stall is not None:
+                raise click.BadParameter("restart needs --restarts", param_hint="--on-stall")
+            on_stall = StallAction.REPORT
+        return replace(default, restarts=restarts, spares=spares, on_stall=on_stall)
 
     def build_spec(
         self, cluster: Cluster, request: LaunchRequest, lease: Lease, notes: tuple[str, ...], **more: Any

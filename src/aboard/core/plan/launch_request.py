@@ -29,8 +29,6 @@ class LaunchRequest:
     threads: int | None = None
     bind: bool = False
     beacon: bool = True
-    # Stop a run that is certainly stuck, instead of only reporting it.
-    stop_on_stall: bool = False
     # How often a failed run is restarted: what a pasted launcher's --max-restarts asks for.
     restarts: int = 0
     # Ranks get the variables of a Slurm task (SLURM_PROCID, …), as `srun python train.py` sets them.

@@ -13,6 +13,14 @@ TRANSIENT_LIMIT = 2
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 
 
+class StallAction(StrEnum):
+    """What is done about a run that is certainly stuck, besides reporting why."""
+
+    REPORT = "report"
+    STOP = "stop"
+    RESTART = "restart"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecoverySettings:
     """`restarts` is the budget of generations without a new checkpoint; `wait`, how long a node or a service may need.
@@ -24,6 +32,7 @@ class RecoverySettings:
     spares: tuple[str, ...] = ()
     min_nodes: int | None = None
     wait: float = 600.0
+    on_stall: StallAction = StallAction.REPORT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from aboard.core.decoding import Lines, MaxLength
 from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.recovery_policy import Action
+from aboard.core.run.recovery_policy import Action, StallAction
 from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Finding, Severity
@@ -71,6 +71,8 @@ class Stall:
     nodes: Annotated[tuple[str, ...], MaxLength(_NODES)]
     seen: Lines
     fix: Lines
+    # What is done about it in how many seconds, unless the run progresses: "restarted in 42 s".
+    ends: str = ""
 
     @property
     def slow(self) -> bool:
@@ -244,12 +246,17 @@ def _explain_missing(process: RankProcess | None, run: Run) -> tuple[MissingReas
     return MissingReason.LATE, "waiting for rank 0 to listen" if held else process.phase.label, process.since
 
 
-def build_stall(finding: Finding | None) -> Stall | None:
+def build_stall(
+    finding: Finding | None, ends: tuple[StallAction, float] | None = None, now: float = 0.0
+) -> Stall | None:
+    """`ends` is what is done about it, and when."""
     if finding is None:
         return None
+    word = "" if ends is None else "restarted" if ends[0] is StallAction.RESTART else "stopped"
+    left = "" if ends is None else f"{word} in {max(0.0, ends[1] - now):.0f} s"
     fix = finding.fix.partition("\n")[0]
     grave = finding.severity > Severity.INFO
-    return Stall(code=finding.code, grave=grave, nodes=finding.nodes, seen=finding.seen, fix=fix)
+    return Stall(code=finding.code, grave=grave, nodes=finding.nodes, seen=finding.seen, fix=fix, ends=left)
 
 
 def find_rank_of_interest(run: Run) -> int | None:

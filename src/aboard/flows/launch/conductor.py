@@ -17,9 +17,10 @@ from aboard.core.exit_codes import choose_run_exit_code
 from aboard.core.plan.plan import NodePlan, Plan, Start, add_rank_env
 from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
+from aboard.core.run.failure_classes import FailureClass, classify_failure
 from aboard.core.run.lease import Lease
 from aboard.core.run.lost_nodes import LOST_SECONDS
-from aboard.core.run.recovery_policy import Action, Recovery
+from aboard.core.run.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.untrusted import Untrusted
@@ -31,7 +32,7 @@ from aboard.flows.launch.collect_evidence import (
 )
 from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
 from aboard.flows.launch.silent_nodes import REPLY_SECONDS, OldSupervisors, SilentNodes
-from aboard.flows.launch.stall_monitor import StallMonitor
+from aboard.flows.launch.stall_monitor import RESTART_SECONDS, STAYS_SECONDS, StallMonitor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
@@ -92,7 +93,7 @@ class Conductor:
         record: Record,
         run_observer: RunObserver,
         fixed_port: bool = False,
-        stop_on_stall: bool = False,
+        on_stall: StallAction = StallAction.REPORT,
         recovery: RunRecovery | None = None,
     ) -> None:
         self.plan = plan
@@ -108,7 +109,7 @@ class Conductor:
         self._run_observer = run_observer
         self._fixed_port = fixed_port
         self._recovery = recovery
-        self._stop_on_stall = stop_on_stall
+        self._on_stall = on_stall
         self._stop_asked = asyncio.Event()
         self._wanted_port = plan.master.port
         self._sessions: dict[str, NodeSession] = {}
@@ -192,6 +193,15 @@ class Conductor:
         why = self._watch.why
         return why.findings[0] if why is not None and why.findings else None
 
+    @property
+    def stall_ends(self) -> tuple[StallAction, float] | None:
+        """What is done about it, and when, unless the run progresses before; a bug of the program is not restarted."""
+        at, stall = self._watch.acts_at, self.stall
+        if at is None or stall is None:
+            return None
+        is_bug = classify_failure(stall.code, stall.fix.variant) is FailureClass.PROGRAM
+        return StallAction.STOP if is_bug else self._on_stall, at
+
     async def conduct(self) -> RunOutcome:
         """Runs generations until one ends without a restart, and always leaves the nodes clean."""
         ticking = asyncio.create_task(self._tick())
@@ -208,7 +218,8 @@ class Conductor:
                     await self._reset_generation()
                     continue
                 outcome = self._conclude(end)
-                if outcome.code == 0 or self._stops or self._recovery is None:
+                gives_up = end.stuck and self._on_stall is StallAction.STOP
+                if outcome.code == 0 or self._stops or gives_up or self._recovery is None:
                     break
                 plan, why = await self._recover(self._recovery, outcome)
                 if plan is None:
@@ -309,13 +320,15 @@ class Conductor:
         self._collected = CollectedEvidence()
         self._standing_verdict = None
         self._tails.clear()
+        self._record.clear_tails()
         self._stopped_since.clear()
         self.stacks.clear()
         self._stacks_room = STACKS_BYTES
 
     def _build_monitor(self) -> StallMonitor:
-        act = self._end_stuck_run if self._stop_on_stall else lambda _why: None
-        return StallMonitor(self.ask_why, self._take_verdict, act)
+        act = None if self._on_stall is StallAction.REPORT else self._end_stuck_run
+        stays = STAYS_SECONDS if self._on_stall is StallAction.STOP else RESTART_SECONDS
+        return StallMonitor(self.ask_why, self._take_verdict, act, stays=stays)
 
     # -- one generation ----------------------------------------------------------------------------------
 
@@ -409,8 +422,8 @@ class Conductor:
             await self._collect_final_snapshot()
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
-        if end.death and self.plan.code:
-            # Our trainer can't save after it has lost a peer.
+        if (end.death or end.stuck) and self.plan.code:
+            # Our trainer can't save after it has lost a peer, or while one hangs.
             grace = 0.0
         if self._grace_limit is not None:
             grace = min(grace, self._grace_limit)

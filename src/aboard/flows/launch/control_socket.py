@@ -41,9 +41,8 @@ class _Request:
 
 def build_live_progress(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
     """The current progress of the run."""
-    return replace(
-        build_run_progress(conductor.plan, conductor.run, time(), tail=tail), stall=build_stall(conductor.stall)
-    )
+    stall = build_stall(conductor.stall, conductor.stall_ends, time())
+    return replace(build_run_progress(conductor.plan, conductor.run, time(), tail=tail), stall=stall)
 
 
 @asynccontextmanager

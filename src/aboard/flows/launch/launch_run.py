@@ -175,7 +175,7 @@ async def launch(
             record=record,
             run_observer=run_observer,
             fixed_port=spec.request.master_port is not None,
-            stop_on_stall=spec.request.stop_on_stall,
+            on_stall=spec.recovery.on_stall,
             recovery=_build_recovery(spec, plan, facts, dialer),
         )
         on_conductor(conductor)

@@ -73,7 +73,7 @@ class SilentNodes:
         reported = False
         while _is_silent(session) and not reported:
             began = monotonic()
-            asked = sorted(others, key=lambda other: other.link is None)[:WITNESSES]
+            asked = [other for other in others if not _is_silent(other)][:WITNESSES]
             targets = await self._list_targets(session)
             answers = await asyncio.gather(*(self._ask(other, targets) for other in asked))
             others = [*(other for other in others if other not in asked), *asked]

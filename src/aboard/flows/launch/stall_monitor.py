@@ -12,8 +12,11 @@ from aboard.diagnoses.runs import hang
 
 AskWhy = Callable[[], Awaitable[Judgement]]
 ReportVerdict = Callable[[Finding | None], None]
-# A verdict that lasts this long is acted upon.
+# A run is stopped if its verdict lasts this long, and restarted only later: it could still recover by itself.
 STAYS_SECONDS = 5.0
+RESTART_SECONDS = 60.0
+# How old the last judgement may be when a verdict is acted upon.
+FRESH_SECONDS = 5.0
 LOSS = "loss-"
 GOES_ON_SECONDS = 1.5
 # A run with a non-finite loss still progresses; the verdict stands while the loss keeps being printed.
@@ -22,20 +25,36 @@ SUSPECT_SECONDS = 2.0
 
 
 class StallMonitor:
-    """Monitors one run: calls `report` with each new verdict, or None on progress, and `act` with one that lasts."""
+    """Monitors one run: calls `report` with each new verdict, or None on progress, and `act` with one that lasts.
+
+    `stays` is how long that is.
+    """
 
     def __init__(
-        self, ask: AskWhy, report: ReportVerdict, act: Callable[[Judgement], None] = lambda _why: None
+        self,
+        ask: AskWhy,
+        report: ReportVerdict,
+        act: Callable[[Judgement], None] | None = None,
+        *,
+        stays: float = STAYS_SECONDS,
     ) -> None:
         self.rhythm = StallDetector()
         self.why: Judgement | None = None
         self._ask = ask
         self._report = report
         self._act = act
+        self._stays = stays
         self._asking: asyncio.Task[None] | None = None
         self._since = 0.0
         self._settled = 0.0
         self._suspected = self._loss_judged = float("-inf")
+
+    @property
+    def acts_at(self) -> float | None:
+        """When the verdict is acted upon, if it stands until then."""
+        verdict = _get_reportable(self.why)
+        is_stuck = self._act is not None and verdict is not None and verdict.severity is Severity.BLOCK
+        return self._since + self._stays if is_stuck else None
 
     def suspect(self, now: float) -> None:
         """Notes that a rank printed a suspicious loss, which needs a judgement although the run progresses."""
@@ -54,7 +73,7 @@ class StallMonitor:
             self._settle(None)
         if run.finished is not None or (self._asking is not None and not self._asking.done()):
             return
-        if self.rhythm.due(run, now):
+        if self.rhythm.due(run, now) or self._is_action_due(now):
             self._asking = asyncio.create_task(self._judge_stall(self.rhythm.moved))
         elif not bad_loss and self._has_new_suspicion(now):
             self._loss_judged = now
@@ -64,6 +83,10 @@ class StallMonitor:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
+
+    def _is_action_due(self, now: float) -> bool:
+        """Whether a verdict would be acted upon, if another look confirms it."""
+        return self.acts_at is not None and now >= self.acts_at and now - self._settled >= FRESH_SECONDS
 
     def _is_recently_settled(self, now: float) -> bool:
         """A slow run still progresses, so its verdict stands until the run has been healthy for a while."""
@@ -107,7 +130,7 @@ class StallMonitor:
         if not is_same_verdict(before, after):
             self._since = time()
             self._report(after)
-        elif judgement is not None and after is not None and _is_lasting(after, time() - self._since):
+        elif judgement is not None and self._act is not None and self.acts_at is not None and time() >= self.acts_at:
             self._act(judgement)
 
 
@@ -115,10 +138,6 @@ def _get_reportable(judgement: Judgement | None) -> Finding | None:
     """The verdict, if it is worth reporting unasked; a run that is only busy is not."""
     first = judgement.findings[0] if judgement is not None and judgement.findings else None
     return first if first is not None and first.severity > Severity.INFO else None
-
-
-def _is_lasting(finding: Finding, seconds: float) -> bool:
-    return finding.severity is Severity.BLOCK and seconds >= STAYS_SECONDS
 
 
 def _get_code(judgement: Judgement | None) -> str:

@@ -105,6 +105,10 @@ class LogWriter:
         text = b"".join(log.recent) if log else b""
         return Untrusted(text.decode("utf-8", "replace")).lines()
 
+    def clear_tails(self) -> None:
+        for log in self._ranks.values():
+            log.recent.clear()
+
     def close(self) -> None:
         """Writes everything, including unfinished lines."""
         self._emit_unfinished(LineSplitter.finish)

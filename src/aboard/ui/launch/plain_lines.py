@@ -162,6 +162,8 @@ class PlainLaunchWriter:
         ):
             yield f"stuck {stall.code} {fold_names(stall.nodes)}: {stall.seen}"
             yield f"fix {stall.fix}"
+            if stall.ends:
+                yield f"then {stall.ends}, unless it makes progress"
             self._stalled_at = progress.now if self._stall is None else self._stalled_at
             self._stall = stall
         elif stall is None and self._stall is not None and not progress.stopping and not progress.finished:

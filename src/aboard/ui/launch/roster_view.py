@@ -171,7 +171,8 @@ def _render_stall(progress: RunProgress, width: int) -> list[Text]:
     # Three lines, whose ends are not filled.
     seen = _shorten_to_site(stall.seen, max(width, STALL_LINES * (width - INDENT - LONG_WORD) - head.cell_len))
     lines = list(wrap_labelled(head, seen, width, indent=INDENT, style="bold"))[:STALL_LINES]
-    return [*map(_render_line, lines), _render_line(Text.assemble(("  fix  ", "dim"), stall.fix))]
+    then = [_render_line(Text(f"  then {stall.ends}, unless it makes progress", style="dim"))] if stall.ends else []
+    return [*map(_render_line, lines), _render_line(Text.assemble(("  fix  ", "dim"), stall.fix)), *then]
 
 
 def _shorten_to_site(text: str, room: int) -> str:
