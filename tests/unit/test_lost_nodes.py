@@ -50,6 +50,14 @@ def test_any_answer_on_any_address_shows_that_a_node_is_alive(outcomes: list[str
     assert judge_attempts(outcomes) is reached
 
 
+def test_who_can_not_reach_a_healthy_node_either_knows_nothing() -> None:
+    """A firewall between all nodes, or its own broken link, explains both."""
+    assert judge_attempts(["dropped"], ["dropped"]) is None
+    assert judge_attempts(["dropped"], ["refused"]) is False
+    assert judge_attempts(["dropped"], ["unresolved"]) is False
+    assert judge_attempts(["ok"], ["dropped"]) is True
+
+
 def test_a_connection_only_sends_nothing() -> None:
     """So that an sshd has nothing to log but a connection that ended."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -16,6 +16,7 @@ from aboard.core.plan.plan import Start
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import ProtocolError, Unreachable
+from aboard.transport import node_dialer
 from aboard.transport.agent_bootstrap import MARKER
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
@@ -583,3 +584,28 @@ def test_stacks_are_text_or_a_reason() -> None:
         (["a"], 0.5),
     ]
     assert _ops(far, "start")[0]["beacon"] is True
+
+
+@pytest.mark.parametrize("responds", [True, False])
+def test_a_kept_link_is_used_again_only_if_it_still_responds(
+    monkeypatch: pytest.MonkeyPatch, *, responds: bool
+) -> None:
+    """A network that was cut meanwhile may have left a connection that is dead without notice."""
+    monkeypatch.setattr(node_dialer, "PONG_SECONDS", 0.05)
+
+    def reply(acted: Acted, message: frames.Message) -> None:
+        if responds:
+            acted.say(re=message["id"])
+
+    async def story() -> None:
+        wire = ActedWire(reply)
+        async with NodeDialer(lambda _node: wire) as dialer:
+            first = await dialer.dial(NODE)
+            dialer.keep({NODE.name: first})
+            second = await dialer.dial(NODE)
+            assert (second is first) == responds
+            assert (first.link.lost is None) == responds
+            assert len(wire.streams) == (1 if responds else 2)
+            await second.link.close()
+
+    asyncio.run(story())

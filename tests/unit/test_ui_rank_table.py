@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_findings import made_finding
 from rich.cells import cell_len
 from rich.console import Console
 from run_states import Scene, dead, silent, starting, training
 
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.run_progress import MissingRanks, NodeRow, RunProgress, Stall
+from aboard.core.run.recovery_policy import StallAction
+from aboard.core.run.run_progress import MissingRanks, NodeRow, RunProgress, Stall, build_stall
+from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.ui.launch.plain_lines import PlainLaunchWriter
 from aboard.ui.launch.roster_view import SPARE, RosterView, clean_line
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
@@ -91,6 +95,31 @@ def test_why_a_run_is_stuck_is_told_whole_and_between_words(seen: str, width: in
     last = next(number for number, line in enumerate(lines) if line.startswith("  fix"))
     assert " ".join(" ".join(lines[first:last]).split()) == f"stuck hang-lock {seen}"
     assert all(len(line) <= width for line in lines)
+
+
+def test_it_is_shown_when_a_stuck_run_is_restarted() -> None:
+    """In seconds, on the screen and by `aboard status`; a line of a pipe says it once."""
+    found = made_finding(
+        code="hang-lock",
+        nodes=("n2",),
+        severity=Severity.BLOCK,
+        ranks=(3,),
+        seen="rank 3 waits",
+        why="w",
+        fix="aboard logs",
+    )
+    assert build_stall(found) == build_stall(found, None, 9.0)
+    stall = build_stall(found, (StallAction.RESTART, 60.0), 18.2)
+    roster = replace(training(2, 8), stall=stall)
+    assert "  then restarted in 42 s, unless it makes progress" in drawn(roster, 80, 24)
+    said: list[str] = []
+    plain = PlainLaunchWriter(said.append)
+    plain.update(roster)
+    plain.update(replace(roster, stall=build_stall(found, (StallAction.RESTART, 60.0), 30.0)))
+    assert [line for line in said if line.startswith("then")] == ["then restarted in 42 s, unless it makes progress"]
+    stopped = build_stall(found, (StallAction.STOP, 60.0), 61.0)
+    assert stopped is not None
+    assert stopped.ends == "stopped in 0 s"
 
 
 def test_a_verdict_that_is_too_long_keeps_file_line_and_function() -> None:

@@ -76,6 +76,8 @@ class NodeDialer:
         self._seconds = seconds
         self.on_phase = on_phase
         self._spare_links: dict[str, DialResult] = {}
+        # Second links to a node; closed at the end.
+        self._surplus: list[DialResult] = []
         self._started: dict[str, tuple[Node, asyncio.Task[DialResult]]] = {}
         self._pinging: asyncio.Task[None] | None = None
 
@@ -93,6 +95,7 @@ class NodeDialer:
 
     def keep(self, links: "dict[str, DialResult]") -> None:
         """Keeps open links, by node: the next dial of each reuses it, without another handshake."""
+        self._surplus += [self._spare_links[name] for name in links if name in self._spare_links]
         self._spare_links.update(links)
         links.clear()
         if self._pinging is None:
@@ -108,7 +111,7 @@ class NodeDialer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        results, self._spare_links = [*self._spare_links.values()], {}
+        results, self._spare_links, self._surplus = [*self._spare_links.values(), *self._surplus], {}, []
         results += [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
         await asyncio.gather(*(dialled.link.close() for dialled in results))
 

@@ -12,10 +12,14 @@ _UNANSWERED = frozenset({"dropped", "rejected"})
 _UNTRIED = frozenset({"unresolved", "untried"})
 
 
-def judge_attempts(outcomes: Iterable[str]) -> bool | None:
-    """Whether a node answered one that connected to its addresses; None if no connection was tried."""
-    tried = [outcome for outcome in outcomes if outcome not in _UNTRIED]
-    return any(outcome not in _UNANSWERED for outcome in tried) if tried else None
+def judge_attempts(outcomes: Iterable[str], control: Iterable[str] = ()) -> bool | None:
+    """Whether a node answered one that connected to its addresses; None if no connection was tried.
+
+    `control` are the outcomes for a node that is well: who can't reach that either, because a firewall is between all
+    nodes or the own link is broken, knows nothing.
+    """
+    reached = _find_answer(outcomes)
+    return None if reached is False and _find_answer(control) is False else reached
 
 
 def is_lost(silent: float, answers: Collection[bool | None], others: int) -> bool:
@@ -27,3 +31,8 @@ def is_lost(silent: float, answers: Collection[bool | None], others: int) -> boo
     if silent < LOST_SECONDS or others == 0 or True in answers:
         return False
     return sum(answer is False for answer in answers) >= min(WITNESSES, others)
+
+
+def _find_answer(outcomes: Iterable[str]) -> bool | None:
+    tried = [outcome for outcome in outcomes if outcome not in _UNTRIED]
+    return any(outcome not in _UNANSWERED for outcome in tried) if tried else None

@@ -23,6 +23,7 @@ from aboard.core.run.lost_nodes import LOST_SECONDS
 from aboard.core.run.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
+from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.launch.collect_evidence import (
     CollectedEvidence,
@@ -243,13 +244,11 @@ class Conductor:
         """The plan of the next generation, or None and why there is none. The verdict is recorded before any wait."""
         active = [part.node.name for part in self.plan.parts]
         self.verdict = outcome.findings
-        await self._await_settled(recovery)
-        failure = classify_end(
-            self.evidence(),
-            outcome.findings,
-            lost=self.run.generation.lost,
-            lease_left=self._compute_lease_left(),
-        )
+        failure = classify_end(self.evidence(), outcome.findings)
+        if recovery.settings.restarts and failure.kind is not FailureClass.PROGRAM:
+            await self._await_settled()
+        own_lease = self._compute_lease_left() if failure.code == checkpoint.FOLDER_BUSY.code else 0.0
+        failure = replace(failure, lost=tuple(self.run.generation.lost), own_lease=own_lease)
         decision = recovery.decide(failure, active)
         self._note(
             "recovering",
@@ -285,7 +284,7 @@ class Conductor:
         count, budget = str(recovery.restarts), str(recovery.settings.restarts)
         return add_rank_env(plan, {"TORCHELASTIC_RESTART_COUNT": count, "TORCHELASTIC_MAX_RESTARTS": budget})
 
-    async def _await_settled(self, recovery: RunRecovery) -> None:
+    async def _await_settled(self) -> None:
         """Waits until nodes that are silent are back, are lost, or can be reached by others."""
 
         def list_unsettled() -> list[str]:
@@ -297,9 +296,10 @@ class Conductor:
                 and monotonic() < session.last_contact + SETTLED_SECONDS
             ]
 
-        if recovery.settings.restarts and (silent := list_unsettled()):
-            self._note("settling", nodes=silent, why=f"waiting until {fold_names(silent)} is back or lost")
-        while recovery.settings.restarts and list_unsettled() and not self._stops:  # noqa: ASYNC110 - time passes, too
+        if silent := list_unsettled():
+            why = f"waiting until {fold_names(silent)} is back or lost"
+            self._note("settling", nodes=silent, why=why, findings=build_findings_document(list(self.verdict)))
+        while list_unsettled() and not self._stops:  # noqa: ASYNC110 - time passes, too
             await asyncio.sleep(TICK_SECONDS)
 
     def _compute_lease_left(self) -> float:

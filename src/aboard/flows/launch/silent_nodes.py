@@ -11,7 +11,7 @@ from aboard.agent.network.tcp_probe import CONNECT_ONLY
 from aboard.checks.network.mesh_result import ConnectionAttempt
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.decoding import IpAddress, MaxLength, PortNumber, try_decode
+from aboard.core.decoding import DecodeError, IpAddress, MaxLength, PortNumber, decode, try_decode
 from aboard.core.run.lost_nodes import LOST_SECONDS, WITNESSES, is_lost, judge_attempts
 from aboard.diagnoses import TransportError
 from aboard.lazy_dataclass import dataclass
@@ -74,8 +74,10 @@ class SilentNodes:
         while _is_silent(session) and not reported:
             began = monotonic()
             asked = [other for other in others if not _is_silent(other)][:WITNESSES]
-            targets = await self._list_targets(session)
-            answers = await asyncio.gather(*(self._ask(other, targets) for other in asked))
+            # Each is also asked to connect to the next one, which is well.
+            answers = await asyncio.gather(
+                *(self._ask(peer, session, well) for peer, well in zip(asked, [*asked[1:], *asked[:1]], strict=True))
+            )
             others = [*(other for other in others if other not in asked), *asked]
             await asyncio.sleep(session.last_contact + LOST_SECONDS - monotonic())
             silent = monotonic() - session.last_contact
@@ -87,23 +89,24 @@ class SilentNodes:
         # Once it is back, it can be lost again.
         await session.wait_connected_or_lost()
 
-    async def _ask(self, peer: NodeSession, targets: list[tuple[str, int, int]]) -> bool | None:
-        """Whether a peer can connect to one of these; None if it doesn't respond or didn't try."""
-        with suppress(TransportError, TimeoutError):
+    async def _ask(self, peer: NodeSession, session: NodeSession, well: NodeSession) -> bool | None:
+        """Whether a peer can connect to a node; None if it doesn't respond, or can't reach a healthy one either."""
+        targets = await self._list_targets(session)
+        control = await self._list_targets(well) if well is not peer else []
+        with suppress(TransportError, TimeoutError, DecodeError):
             async with asyncio.timeout(REPLY_SECONDS):
                 dialled = await self._dialer.dial(peer.node) if peer.link is None else None
                 link = peer.link if dialled is None else dialled.link
                 if link is None:
                     return None
                 try:
-                    reply = await link.ask(
-                        "connect", REPLY_SECONDS, targets=targets, seconds=CONNECT_SECONDS, timeout=REPLY_SECONDS
-                    )
+                    fields = {"targets": [*targets, *control], "seconds": CONNECT_SECONDS, "timeout": REPLY_SECONDS}
+                    reply = await link.ask("connect", REPLY_SECONDS, **fields)
                 finally:
                     if dialled is not None:
                         self._dialer.keep({peer.node.name: dialled})
-                attempts = try_decode(_ConnectReply, reply)
-                return None if attempts is None else judge_attempts(each.outcome for each in attempts.results)
+                outcomes = [each.outcome for each in decode(_ConnectReply, reply).results]
+                return judge_attempts(outcomes[: len(targets)], outcomes[len(targets) :])
         return None
 
     async def _list_targets(self, session: NodeSession) -> list[tuple[str, int, int]]:

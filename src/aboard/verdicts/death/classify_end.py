@@ -9,7 +9,6 @@ from aboard.core.run.run_state import RankProcess
 from aboard.diagnoses import Finding
 from aboard.diagnoses.catalogue import read_error
 from aboard.diagnoses.runs import death
-from aboard.diagnoses.trainer import checkpoint
 from aboard.verdicts.death.first_death import find_first_death, is_echo, read_last_words
 
 # The share of a node's memory from which on its ranks are to blame for its end.
@@ -18,13 +17,8 @@ _SIGNATURE_CHARS = 400
 _OF_A_RANK = {death.RAISED.code, death.EXITED.code}
 
 
-def classify_end(
-    evidence: Evidence, findings: Sequence[Finding], *, lost: Sequence[str] = (), lease_left: float = 0.0
-) -> Failure:
-    """The failure of the current generation.
-
-    `lost` nodes can't be reached; ranks of earlier generations may be alive for `lease_left` seconds.
-    """
+def classify_end(evidence: Evidence, findings: Sequence[Finding]) -> Failure:
+    """The failure of the current generation."""
     run, cause = evidence.run, find_first_death(evidence)
     kind, code = _classify(evidence, findings, cause)
     return Failure(
@@ -33,8 +27,6 @@ def classify_end(
         nodes=findings[0].nodes if findings else (),
         signature=_build_signature(evidence, cause),
         checkpoint=int(run.metrics.get("saved", 0)),
-        lost=tuple(lost),
-        own_lease=lease_left if code == checkpoint.FOLDER_BUSY.code else 0.0,
     )
 
 
