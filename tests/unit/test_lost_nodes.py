@@ -1,11 +1,15 @@
 """A silent node is lost only if enough others can't reach it either; a kernel that refuses is alive."""
 
+import asyncio
 import socket
+from pathlib import Path
 
 import pytest
+from slurm_commands import SlurmStandIns
 
 from aboard.agent.network.tcp_probe import CONNECT_ONLY, connect_to_peers
 from aboard.core.run.lost_nodes import LOST_SECONDS, is_lost, judge_attempts
+from aboard.transport.slurm.slurm_commands import find_slurmd_port
 
 
 @pytest.mark.parametrize(
@@ -69,3 +73,15 @@ def test_a_connection_only_sends_nothing() -> None:
     assert [result[0] for result in reply["results"]] == ["ok"]
     refused = connect_to_peers({"targets": [["127.0.0.1", port, CONNECT_ONLY]], "seconds": 2.0, "timeout": 3.0})
     assert [result[0] for result in refused["results"]] == ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "port"),
+    [("SlurmctldPort           = 6817\nSlurmdPort              = 7818\n", 7818), ("SlurmctldPort = 6817", 6818)],
+)
+def test_the_port_of_slurmd_is_the_one_that_slurm_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, port: int
+) -> None:
+    """Or its default, where scontrol doesn't say."""
+    SlurmStandIns(tmp_path / "bin", monkeypatch).put("scontrol", f"printf '%s' '{shown}'")
+    assert asyncio.run(find_slurmd_port()) == port

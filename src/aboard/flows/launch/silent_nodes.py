@@ -1,7 +1,6 @@
 """Nodes that the conductor can't reach: asks other nodes whether they can, and ends old ranks when one returns."""
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -17,14 +16,14 @@ from aboard.diagnoses import TransportError
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, SessionState
-from aboard.transport.slurm.slurm_commands import run_slurm_command
+from aboard.transport.slurm.slurm_commands import find_slurmd_port
 
 # How long a connection may take, and how long the whole reply: a name server may be slow.
 CONNECT_SECONDS = 3.0
 REPLY_SECONDS = 5.0
 # Other nodes are asked for the first time so early that a lost node is reported once it was silent for LOST_SECONDS.
 ASK_AFTER_SECONDS = LOST_SECONDS - REPLY_SECONDS
-SSH_PORT, SLURMD_PORT = 22, 6818
+SSH_PORT = 22
 
 ReportLost = Callable[[NodeSession, str], None]
 
@@ -114,18 +113,11 @@ class SilentNodes:
         node, server = session.node, try_decode(_Server, session.hello)
         addresses = [node.fabric_address, node.target]
         if node.transport is TransportKind.SLURM:
-            port = await self._find_slurmd_port()
+            port = self._slurmd_port = self._slurmd_port or await find_slurmd_port()
         else:
             port = (server.port if server is not None else 0) or node.port or SSH_PORT
             addresses.append(server.address if server is not None else None)
         return [(address, port, CONNECT_ONLY) for address in dict.fromkeys(addresses) if address]
-
-    async def _find_slurmd_port(self) -> int:
-        if not self._slurmd_port:
-            shown = await run_slurm_command(["scontrol", "show", "config"], seconds=REPLY_SECONDS)
-            found = re.search(r"^SlurmdPort\s*=\s*(\d{1,5})\s*$", shown.stdout, re.MULTILINE)
-            self._slurmd_port = int(found[1]) if found else SLURMD_PORT
-        return self._slurmd_port
 
 
 class OldSupervisors:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +11,9 @@ from aboard.lazy_dataclass import dataclass
 
 # slurmctld answers within a second; a client that cannot reach it tries for MessageTimeout seconds, 10 by default.
 COMMAND_SECONDS = 30.0
+# As slurm.conf(5) has it.
+SLURMD_PORT = 6818
+PORT_SECONDS = 5.0
 _NOT_FOUND = 127
 _TIMED_OUT = 124
 
@@ -48,3 +52,10 @@ async def run_slurm_command(
     return SlurmOutput(
         code=process.returncode or 0, stdout=out.decode("utf-8", "replace"), stderr=err.decode("utf-8", "replace")
     )
+
+
+async def find_slurmd_port() -> int:
+    """The port at which slurmd listens on every node; Slurm's default if scontrol doesn't say."""
+    shown = await run_slurm_command(["scontrol", "show", "config"], seconds=PORT_SECONDS)
+    found = re.search(r"^SlurmdPort\s*=\s*(\d{1,5})\s*$", shown.stdout, re.MULTILINE)
+    return int(found[1]) if found else SLURMD_PORT
