@@ -18,7 +18,7 @@ Line = tuple[str, str, dict[str, Any]]
 
 def build_events(lines: Sequence[Line], at: float = 0.0) -> list[Event]:
     """A second apart, with the number of the node's only rank as child where they are about it."""
-    events = []
+    events: list[Event] = []
     for node, kind, data in lines:
         child = {"n1": "0", "n2": "1"}.get(node, "") if kind in ("started", "exited", "stopped", "nested") else ""
         events.append(Event(node=node, seq=0, at=at + len(events), kind=kind, child=child, data=data))

@@ -32,7 +32,7 @@ from aboard.flows.launch.collect_evidence import (
     collect_follow_up,
 )
 from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
-from aboard.flows.launch.silent_nodes import REPLY_SECONDS, OldSupervisors, SilentNodes
+from aboard.flows.launch.silent_nodes import OldSupervisors, SilentNodes
 from aboard.flows.launch.stall_monitor import RESTART_SECONDS, STAYS_SECONDS, StallMonitor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import build_findings_document
@@ -59,8 +59,6 @@ OBSERVER_SHARE = 0.1
 SWEEP_SECONDS = 10.0
 # The last output of these first ranks is searched for a non-finite loss: usually rank 0 prints it.
 LOSS_SCAN_RANKS = 8
-# By then, other nodes have been asked whether they can connect to a silent one.
-SETTLED_SECONDS = LOST_SECONDS + REPLY_SECONDS
 
 
 class RunObserver(Protocol):
@@ -247,7 +245,11 @@ class Conductor:
         failure = classify_end(self.evidence(), outcome.findings)
         if recovery.settings.restarts and failure.kind is not FailureClass.PROGRAM:
             await self._await_settled()
-        own_lease = self._compute_lease_left() if failure.code == checkpoint.FOLDER_BUSY.code else 0.0
+        own_lease = (
+            self._old_supervisors.compute_lease_left(self._lease)
+            if failure.code == checkpoint.FOLDER_BUSY.code
+            else 0.0
+        )
         failure = replace(failure, lost=tuple(self.run.generation.lost), own_lease=own_lease)
         decision = recovery.decide(failure, active)
         self._note(
@@ -286,26 +288,12 @@ class Conductor:
 
     async def _await_settled(self) -> None:
         """Waits until nodes that are silent are back, are lost, or can be reached by others."""
-
-        def list_unsettled() -> list[str]:
-            return [
-                session.node.name
-                for session in self._old_supervisors.sessions
-                if session.state is SessionState.DISCONNECTED
-                and session.node.name not in self.run.generation.lost
-                and monotonic() < session.last_contact + SETTLED_SECONDS
-            ]
-
-        if silent := list_unsettled():
+        lost = self.run.generation.lost
+        if silent := self._old_supervisors.list_unsettled(lost):
             why = f"waiting until {fold_names(silent)} is back or lost"
             self._note("settling", nodes=silent, why=why, findings=build_findings_document(list(self.verdict)))
-        while list_unsettled() and not self._stops:  # noqa: ASYNC110 - time passes, too
+        while self._old_supervisors.list_unsettled(lost) and not self._stops:  # noqa: ASYNC110 - time passes, too
             await asyncio.sleep(TICK_SECONDS)
-
-    def _compute_lease_left(self) -> float:
-        """Seconds until no supervisor of an earlier generation can hold anything any more."""
-        ends = (each.last_contact + self._lease.seconds + self._lease.beat for each in self._old_supervisors.sessions)
-        return max(0.0, max(ends, default=0.0) - monotonic())
 
     def _is_ended(self, session: NodeSession) -> bool:
         """Whether no rank of the node can be alive."""

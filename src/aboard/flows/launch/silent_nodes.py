@@ -11,6 +11,7 @@ from aboard.checks.network.mesh_result import ConnectionAttempt
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.decoding import DecodeError, IpAddress, MaxLength, PortNumber, decode, try_decode
+from aboard.core.run.lease import Lease
 from aboard.core.run.lost_nodes import LOST_SECONDS, WITNESSES, is_lost, judge_attempts
 from aboard.diagnoses import TransportError
 from aboard.lazy_dataclass import dataclass
@@ -23,6 +24,8 @@ CONNECT_SECONDS = 3.0
 REPLY_SECONDS = 5.0
 # Other nodes are asked for the first time so early that a lost node is reported once it was silent for LOST_SECONDS.
 ASK_AFTER_SECONDS = LOST_SECONDS - REPLY_SECONDS
+# By then, they have replied.
+SETTLED_SECONDS = LOST_SECONDS + REPLY_SECONDS
 SSH_PORT = 22
 
 ReportLost = Callable[[NodeSession, str], None]
@@ -99,8 +102,10 @@ class SilentNodes:
                 if link is None:
                     return None
                 try:
-                    fields = {"targets": [*targets, *control], "seconds": CONNECT_SECONDS, "timeout": REPLY_SECONDS}
-                    reply = await link.ask("connect", REPLY_SECONDS, **fields)
+                    both = [*targets, *control]
+                    reply = await link.ask(
+                        "connect", REPLY_SECONDS, targets=both, seconds=CONNECT_SECONDS, timeout=REPLY_SECONDS
+                    )
                 finally:
                     if dialled is not None:
                         self._dialer.keep({peer.node.name: dialled})
@@ -135,6 +140,17 @@ class OldSupervisors:
     def sessions(self) -> tuple[NodeSession, ...]:
         """Those whose ranks may still be alive."""
         return tuple(session for session, task in self._ending.items() if not task.done())
+
+    def list_unsettled(self, lost: Collection[str]) -> list[str]:
+        """Silent nodes about which other nodes are still to be asked; those that are known to be `lost` are settled."""
+        now = monotonic()
+        unsettled = [each for each in self.sessions if _is_silent(each) and now < each.last_contact + SETTLED_SECONDS]
+        return [session.node.name for session in unsettled if session.node.name not in lost]
+
+    def compute_lease_left(self, lease: Lease) -> float:
+        """Seconds until none of them can hold anything any more."""
+        contact = max((session.last_contact for session in self.sessions), default=float("-inf"))
+        return max(0.0, contact + lease.seconds + lease.beat - monotonic())
 
     async def wait_ended(self, names: Collection[str], seconds: float) -> tuple[str, ...]:
         """Waits until no rank of an earlier generation is alive on these nodes; returns where some may still be."""
