@@ -232,7 +232,7 @@ def recover_training(stage: Stage, out: str, nodes: str, fail: Callable[[Host], 
         again = run.wait("the next attempt", lambda: find_event(stage, "generation", failed), PATIENCE)
         decided = find_event(stage, "deciding", failed)
         step = run.wait("the next step", lambda: find_step(again), PATIENCE)
-        run.interrupt()
+        stage.stop()
         run.wait_end(PATIENCE)
     return Recovered(cold=cold, detection=decided - failed, total=step - failed)
 
@@ -323,7 +323,7 @@ def measure_goodput(figures: Figures, *, minutes: float) -> None:
             run.wait("the end", lambda: time.time() > began + minutes * 60, minutes * 60)
             lines = [line for line in stage.read_lines(f"{out}/metrics.jsonl") if "loss" in line]
             wall, steps = lines[-1]["time"] - began, lines[-1]["step"]
-            run.interrupt()
+            stage.stop()
             run.wait_end(PATIENCE)
             said = run.said
     goodput = steps * usual / wall

@@ -93,6 +93,10 @@ class Stage:
         """The newest run's record."""
         return max(self.runs.iterdir(), key=lambda run: run.stat().st_mtime)
 
+    def stop(self) -> None:
+        """Stops the newest run at once."""
+        self.box.head.run(["aboard", "stop", "--now", self.find_run().name], cwd=FOLDER, timeout=120)
+
     def read_events(self) -> list[dict[str, Any]]:
         """The events of the newest run; the last line may be under way."""
         with suppress(FileNotFoundError, ValueError):
@@ -131,9 +135,6 @@ class Running:
     def said(self) -> str:
         self._output.seek(0)
         return self._output.read()
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
 
     def wait(self, what: str, condition: Callable[[], Any], seconds: float) -> Any:
         """The first true value; fails with the output after the deadline, or if the command has ended."""
