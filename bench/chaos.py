@@ -79,7 +79,7 @@ def inject_for_a_while(fault: Fault, stage: Stage, host: Host) -> None:
         time.sleep(CUT_SECONDS)
 
 
-def corrupt_newest(stage: Stage, host: Host) -> None:
+def corrupt_newest(stage: "ChaosStage", host: Host) -> None:
     """Flips a byte in the middle of a file of the newest checkpoint, then kills a rank."""
     newest = list_checkpoints(stage, stage.find_output())[-1]
     file = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
@@ -91,7 +91,7 @@ def corrupt_newest(stage: Stage, host: Host) -> None:
     kill_rank(stage, host)
 
 
-FAILURES: dict[str, Callable[[Stage, Host], None]] = {
+FAILURES: dict[str, Callable[["ChaosStage", Host], None]] = {
     "kill rank": kill_rank,
     "kill supervisor": partial(kill_agent, "supervisor"),
     "kill guard": partial(kill_agent, "guard"),

@@ -167,7 +167,7 @@ def find_cursor_faults(seed: int) -> list[str]:
     world, every = draw.randint(1, min(size, 8)), draw.randint(1, 20)
 
     def plan(rank: int) -> BatchPlanner:
-        draws = [SequenceDraw(source=0, bin=(7919 * index) % 10_007, epoch=0) for index in range(total)]
+        draws = [SequenceDraw(source="a", bin=(7919 * index) % 10_007, epoch=0) for index in range(total)]
         return BatchPlanner(
             cursor=draws.__getitem__,
             counts=lambda _draw: (8, 4),

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from recovery_programs import BUG, BUGS, JOB, UNKNOWN
 from recovery_stage import FOLDER, Stage, kill
 
 NVRX = ("nvidia-resiliency-ext==0.4.1", "defusedxml", "psutil", "nvidia-ml-py", "pynvml")
-PATIENCE = 300.0
+PATIENCE = 240.0
 SEED = 33
 
 
@@ -43,7 +44,7 @@ SEED = 33
 
 def measure_bugs(figures: Figures, *, quick: bool) -> None:
     chosen = [*list(BUGS)[:3], *UNKNOWN[:1]] if quick else list(BUGS)
-    restarts, unknown = {}, {}
+    restarts, unknown = dict[str, int](), dict[str, int]()
     with Stage("bugs", 2) as stage:
         for number, name in enumerate(chosen):
             stage.put(f"bug{number}.py", BUG.format(body=BUGS[name]))
@@ -132,7 +133,8 @@ def inject(stage: Stage, case: Injection, victim: str, spares: int) -> tuple[str
     with stage.run("aboard", "launch", *job) as run:
 
         def is_started() -> bool:
-            return sum(event["kind"] == "started" for event in stage.read_events()) >= len(stage.box.nodes) - spares
+            started = [event for event in stage.read_events() if event["kind"] == "started"]
+            return len(started) >= len(stage.box.nodes) - spares
 
         def find_decision() -> list[dict[str, Any]]:
             return [event for event in stage.read_events() if event["kind"] in ("recovering", "finished")]
@@ -152,7 +154,7 @@ def inject(stage: Stage, case: Injection, victim: str, spares: int) -> tuple[str
     worlds = {
         int(line.split(" of ")[1].split()[0]) for line in said.splitlines() if "] rank " in line and " of " in line
     }
-    return decision["data"].get("action", "none"), worlds, said
+    return str(decision["data"].get("action", "none")), worlds, said
 
 
 # -- a killed rank, and a lost node ------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def measure_rank(figures: Figures, *, quick: bool) -> None:
     nvrx = install_nvrx()
     with Stage("rank", 2) as stage:
         stage.put_training()
-        stage.put("peer.py", (Path(__file__).parent / "recovery_peer.py").read_text())
+        stage.put("peer.py", (Path(__file__).parent / "train_peers" / "recovery_peer.py").read_text())
         for number in range(1 if quick else 3):
             ours.append(recover_training(stage, f"ours-{number}", "n[1-2]", lambda host: kill(stage.find_rank(host))))
             print(f"    aboard train: {ours[-1]}", flush=True)
@@ -193,7 +195,7 @@ def measure_rank(figures: Figures, *, quick: bool) -> None:
             note = f"{own:.1f} s : {other:.1f} s, whose cold start takes {start:.1f} s"
             figures.add(f"rank killed → next step ÷ {name}'s", own / other, 1.0, note=note)
         else:
-            print(f"{name}: not tested", flush=True)
+            print(f"{name}: no figure, since it did not train again", flush=True)
 
 
 def measure_spare(figures: Figures, *, quick: bool) -> None:
@@ -257,7 +259,7 @@ def recover_peer(stage: Stage, name: str, number: int, nvrx: str) -> Recovered:
 
         def find_step(restart: int) -> float:
             lines = stage.read_lines(f"{out}/steps.jsonl")
-            return next((line["time"] for line in lines if line["restart"] == restart), 0.0)
+            return next((line["time"] for line in lines if line["restart"] >= restart), 0.0)
 
         cold = one.wait("the first step", lambda: find_step(0), PATIENCE) - began
         saved = Path(f"/proc/{first.pid}/root{FOLDER}/{out}/checkpoint.pt")
@@ -275,7 +277,7 @@ def report_peer_failure(name: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        print(f"{name}: not tested, since it did not get there: {error}", flush=True)
+        print(f"    {name}: not within {PATIENCE:g} s: {error}", flush=True)
 
 
 def install_nvrx() -> str:
@@ -308,7 +310,7 @@ def measure_goodput(figures: Figures, *, minutes: float) -> None:
             began = run.wait("the first attempt", lambda: find_event(stage, "generation", 0.0), PATIENCE)
             times = sorted(draw.uniform(30, minutes * 60 - 90) for _ in kinds)
             for kind, at in zip(kinds, times, strict=True):
-                run.wait("the next failure", lambda at=at: time.time() > began + at, minutes * 60)
+                run.wait("the next failure", partial(is_past, began + at), minutes * 60)
                 hosts = [host for host in stage.box.nodes if host.on and stage.find_rank(host)]
                 # Rank 0's node keeps running: metrics.jsonl is on the shared disk, but its loss would be another case.
                 host = draw.choice(hosts[1:] or stage.box.nodes[1:4])
@@ -320,7 +322,7 @@ def measure_goodput(figures: Figures, *, minutes: float) -> None:
                 else:
                     with inject_temporarily(stage.box, host, LinkDown()):
                         time.sleep(8)
-            run.wait("the end", lambda: time.time() > began + minutes * 60, minutes * 60)
+            run.wait("the end", partial(is_past, began + minutes * 60), minutes * 60)
             lines = [line for line in stage.read_lines(f"{out}/metrics.jsonl") if "loss" in line]
             wall, steps = lines[-1]["time"] - began, lines[-1]["step"]
             stage.stop()
@@ -332,14 +334,17 @@ def measure_goodput(figures: Figures, *, minutes: float) -> None:
     figures.add("share of the time that was no committed step", 1 - goodput, 0.2, note=note)
 
 
+def is_past(at: float) -> bool:
+    return time.time() > at
+
+
 def measure_undisturbed_step(stage: Stage) -> float:
     """The median step of a run of its own, without failures."""
     train = stage.train("n[1-4]", "undisturbed", max_steps=2000, save_steps=200, logging_steps=20)
     with stage.run(*train) as run:
         run.wait_end(PATIENCE)
-    return statistics.median(
-        line["step_seconds"] for line in stage.read_lines("undisturbed/metrics.jsonl") if "loss" in line
-    )
+    lines = stage.read_lines("undisturbed/metrics.jsonl")
+    return statistics.median([float(line["step_seconds"]) for line in lines if "loss" in line])
 
 
 def main() -> None:

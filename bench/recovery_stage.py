@@ -41,7 +41,8 @@ class Stage:
         self.box.down()
 
     def put(self, name: str, text: str) -> None:
-        self.box.head.run(["sh", "-c", f"mkdir -p {FOLDER} && cat > {FOLDER}/{name}"], input=text).check_returncode()
+        path = f"{FOLDER}/{name}"
+        self.box.head.run(["sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path}"], input=text).check_returncode()
 
     def put_training(self) -> None:
         """The data and the tiny model of examples/finetune."""

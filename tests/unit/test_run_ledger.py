@@ -163,10 +163,14 @@ def test_the_summary_says_what_failures_cost() -> None:
     progress = build_progress([*FIRST, *FAILS, *SECOND, *ENDS], 200.0)
     cost = format_cost(progress.spent, progress.goodput, restarts=progress.restarts)
     assert cost == (
-        "49% of 1 min 42 s: waiting 12 s, loading 11 s, repeated steps 10 s, starting 9.0 s, stopping 7.0 s,"
-        " detection 3.0 s"
+        "goodput",
+        (
+            "49% of 1 min 42 s: waiting 12 s, loading 11 s, repeated steps 10 s, starting 9.0 s, stopping 7.0 s,"
+            " detection 3.0 s"
+        ),
     )
-    assert format_cost({"starting": 3.0}, None, restarts=0) == ""
+    assert format_cost({"starting": 3.0}, None, restarts=0) == ("", "")
+    assert format_cost({"starting": 9.0, "waiting": 3.0}, None, restarts=1) == ("lost", "3.0 s of 12 s: waiting 3.0 s")
 
 
 def test_the_number_of_attempts_grows_with_each_checkpoint() -> None:

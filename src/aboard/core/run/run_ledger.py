@@ -14,8 +14,9 @@ from aboard.lazy_dataclass import dataclass
 STARTING, LOADING, STEPS, REPEATED = "starting", "loading", "steps", "repeated"
 DETECTION, STOPPING, WAITING = "detection", "stopping", "waiting"
 RUN_TIMES = (STARTING, LOADING, STEPS, REPEATED, DETECTION, STOPPING, WAITING)
-# What of it a failure costs.
-RECOVERY_TIMES = (DETECTION, STOPPING, WAITING, STARTING, LOADING, REPEATED)
+# What of it only a failure costs, and what is no new step.
+FAILURE_TIMES = (DETECTION, STOPPING, WAITING)
+RECOVERY_TIMES = (*FAILURE_TIMES, STARTING, LOADING, REPEATED)
 # The variable in which ranks receive what was spent before they started.
 VARIABLE = "ABOARD_EARLIER"
 

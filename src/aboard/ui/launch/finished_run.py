@@ -69,8 +69,9 @@ class FinishedRunView:
         ended, width = self._finished, options.max_width
         mark, headline = _format_outcome(ended)
         yield from wrap_labelled(Text(f"{mark.sign} ", style=mark.style), headline, width, style=mark.style)
-        if cost := format_cost(ended.progress.spent, ended.progress.goodput, restarts=ended.progress.restarts):
-            yield from wrap_labelled(Text("  goodput  ", style="dim"), cost, width)
+        label, cost = _format_cost(ended.progress)
+        if cost:
+            yield from wrap_labelled(Text(f"  {label:<8}", style="dim"), cost, width)
         if ended.findings:
             yield ""
             yield FindingsView(ended.findings, in_full=False)
@@ -86,8 +87,9 @@ def format_summary_lines(finished: FinishedRun) -> Iterator[str]:
     """The same as plain lines: findings as `aboard check` prints them, then dropped, next, record and done."""
     for finding in finished.findings:
         yield from format_finding_lines(finding)
-    if cost := format_cost(finished.progress.spent, finished.progress.goodput, restarts=finished.progress.restarts):
-        yield f"goodput {cost}"
+    label, cost = _format_cost(finished.progress)
+    if cost:
+        yield f"{label} {cost}"
     for line in _format_dropped(finished.dropped):
         yield f"dropped {line}"
     if finished.continuation:
@@ -95,6 +97,10 @@ def format_summary_lines(finished: FinishedRun) -> Iterator[str]:
     yield from (f"next {line}" for line in _format_next_steps(finished).splitlines())
     yield f"record {finished.directory}"
     yield f"done: {_format_outcome(finished)[1]}"
+
+
+def _format_cost(progress: RunProgress) -> tuple[str, str]:
+    return format_cost(progress.spent, progress.goodput, restarts=progress.restarts)
 
 
 def _format_outcome(finished: FinishedRun) -> tuple[StatusMark, str]:

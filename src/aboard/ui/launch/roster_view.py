@@ -65,8 +65,9 @@ class RosterView:
         yield from heading
         rows = len(heading)
         heading = render_recovery(progress, width)
-        if cost := format_cost(progress.spent, progress.goodput, restarts=progress.restarts):
-            heading.append(Text.assemble(("goodput  ", "dim"), cost))
+        label, cost = format_cost(progress.spent, progress.goodput, restarts=progress.restarts)
+        if cost:
+            heading.append(Text.assemble((f"{label:<10}", "dim"), cost))
         yield from map(_render_line, heading)
         room = height - rows - len(heading)
         if progress.way is not None and room > TRAINING_AT_LEAST:

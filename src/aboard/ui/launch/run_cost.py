@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rich.cells import cell_len
 from rich.text import Text
 
-from aboard.core.run.run_ledger import RECOVERY_TIMES
+from aboard.core.run.run_ledger import FAILURE_TIMES, RECOVERY_TIMES
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses.untrusted import escape_text
@@ -17,19 +17,24 @@ _LEAST_SHARE = 0.005
 _LINES, _LONGEST = 2, 1000
 
 
-def format_cost(spent: Mapping[str, float], goodput: float | None, *, restarts: int) -> str:
-    """Goodput and the seconds of what was no new step, the longest first; "" if neither is known."""
+def format_cost(spent: Mapping[str, float], goodput: float | None, *, restarts: int) -> tuple[str, str]:
+    """What it is, and the seconds that were no new step, the longest first; two empty texts if there is nothing to say.
+
+    A script may train long before Aboard sees a step of it, so its starts are not counted as lost.
+    """
     wall = sum(spent.values())
-    times = sorted(((spent.get(kind, 0.0), kind) for kind in RECOVERY_TIMES), reverse=True)
+    kinds = RECOVERY_TIMES if goodput is not None else FAILURE_TIMES
+    times = sorted(((spent.get(kind, 0.0), kind) for kind in kinds), reverse=True)
     parts = [
         f"{'repeated steps' if kind == 'repeated' else kind} {format_duration(seconds)}"
         for seconds, kind in times
         if seconds >= max(_LEAST_SECONDS, _LEAST_SHARE * wall)
     ]
-    if goodput is None:
-        # Without a trainer's steps, only a recovery is worth the line.
-        return f"of {format_duration(wall)}: {', '.join(parts)}" if restarts else ""
-    return f"{goodput:.0%} of {format_duration(wall)}{': ' if parts else ''}{', '.join(parts)}"
+    listed = f"{': ' if parts else ''}{', '.join(parts)}"
+    if goodput is not None:
+        return "goodput", f"{goodput:.0%} of {format_duration(wall)}{listed}"
+    lost = format_duration(sum(seconds for seconds, _ in times))
+    return ("lost", f"{lost} of {format_duration(wall)}{listed}") if restarts else ("", "")
 
 
 def format_recovery(progress: RunProgress, room: int) -> str:
