@@ -138,7 +138,7 @@ class ChaosStage(Stage):
     def run_training(self, out: str, injections: list[Injection]) -> int:
         """Trains under these failures; returns the exit code."""
         self._out = out
-        words = ("--lease", "10", "--restarts", "10", "--spares", str(SPARES))
+        words = ("--restarts", "10", "--spares", str(SPARES))
         train = self.train(f"n[1-{RANKS + SPARES}]", out, *words, max_steps=STEPS, save_steps=SAVE_STEPS)
         with self.run(*train) as run:
             for injection in injections:

@@ -110,7 +110,8 @@ class RunLedger:
     def _apply_decision(self, event: Event, deaths: Mapping[str, float]) -> None:
         """Time counts as detection from the first sign of what ended the generation."""
         signs = [min(at, self._signs.get(node, at)) for node, at in deaths.items()]
-        sign = min([*signs, event.data.get("sign", event.at), event.at])
+        stuck = event.data.get("sign")
+        sign = min([*signs, stuck if isinstance(stuck, int | float) else event.at, event.at])
         self.failed_at = max(sign, self.since)
         self._switch(DETECTION, sign)
         self._switch(STOPPING, event.at)

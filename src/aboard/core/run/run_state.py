@@ -397,9 +397,9 @@ class Run:
             return
         names = ("code", "seen", "failure", "action", "why", "doing")
         text = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
-        step = event.data.get("step", self.step)
-        most = event.data.get("most", 0)
-        self.recoveries.append(GenerationEnd(number=self.generation.number, at=event.at, step=step, most=most, **text))
+        step, most = (value if isinstance(value, int) else None for value in map(event.data.get, ("step", "most")))
+        ended = GenerationEnd(number=self.generation.number, at=event.at, step=step, most=most or 0, **text)
+        self.recoveries.append(ended)
         self.restarting, self.recovering = text["seen"], text["why"]
         self.port_moves = 0
 
