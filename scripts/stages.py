@@ -161,6 +161,8 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "slurm",
             "containers",
             "soak",
+            "recovery",
+            "chaos",
         )
     ]
     # A different sample for each commit: tests were written for the survivors of the first ones.

@@ -96,6 +96,12 @@ def test_a_killed_rank_costs_no_sample(four: Sandbox, finetuned: str) -> None:
     metrics = [
         json.loads(line) for line in four.head.run(["cat", "/shared/recovered/metrics.jsonl"]).stdout.splitlines()
     ]
+    # The ledger of rank 0 covers the first attempt, too, and its classes add up to the wall time.
+    spent, wall = metrics[-1]["seconds"], metrics[-1]["wall"]
+    assert {"starting", "loading", "detection", "stopping", "waiting", "steps"} <= {k for k in spent if spent[k] > 0}
+    assert sum(spent.values()) == pytest.approx(wall, rel=0.01)
+    assert 0 < metrics[-1]["goodput"] < 1
+    assert re.search(r"^goodput \d+% of .*starting", said, re.MULTILINE)
     losses = {each["step"]: each["loss"] for each in metrics if "loss" in each}
     one = _losses(four.head, "finetune", "alone")
     assert list(one) == sorted(losses)

@@ -283,7 +283,7 @@ def test_the_ledger_knows_one_class_at_a_time() -> None:
     with ledger.count_as("checkpoint"):
         pass
     taken = ledger.take()
-    assert {kind: seconds for kind, seconds in taken.items() if seconds} == {"init": 2, "data": 2, "checkpoint": 4}
+    assert {kind: seconds for kind, seconds in taken.items() if seconds} == {"loading": 2, "data": 2, "checkpoint": 4}
     assert ledger.total()[1] == 9
 
 

@@ -44,7 +44,7 @@ def test_the_ledger_adds_up_to_wall_time(world: int, sharding: str, settled: Set
     *_, last = lines(training)
     spent = last["seconds"]
     assert sum(spent.values()) == pytest.approx(last["wall"], abs=1e-6)
-    busy = {"init", "data", "forward_backward", "optimizer", "checkpoint", "evaluation", "other"}
+    busy = {"loading", "data", "forward_backward", "optimizer", "checkpoint", "evaluation", "other"}
     assert {kind for kind, seconds in spent.items() if seconds > 0} == busy | (
         {"communication"} if world > 1 else set()
     )

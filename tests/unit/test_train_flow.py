@@ -50,7 +50,7 @@ from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.flows.train.local_checkpoints import ChosenCheckpoint, find_checkpoint
 from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
 from aboard.flows.train.prepare_training import build_resume_command, find_early_findings
-from aboard.flows.train.trainer_process import ask_trainer
+from aboard.flows.train.trainer_process import TrainerProcess, ask_trainer
 from aboard.flows.train.training_payload import (
     TrainingInputs,
     TrainingPayload,
@@ -677,6 +677,12 @@ def test_the_trainer_is_asked_in_a_process_of_its_own(monkeypatch: pytest.Monkey
         "if what == 'hang': import time; time.sleep(60)\n"
     )
     assert asyncio.run(ask_trainer("answers", "good", request={"a": 1}, seconds=30)) == {"got": {"a": 1}}
+    # A node that takes over has its own memory, which is asked about with another plan.
+    with TrainerProcess("answers", "good") as trainer:
+        assert [asyncio.run(trainer.ask({"a": number}, 30)) for number in (1, 2)] == [
+            {"got": {"a": 1}},
+            {"got": {"a": 2}},
+        ]
     with pytest.raises(AboardError, match="s") as caught:
         asyncio.run(ask_trainer("answers", "bad", seconds=30))
     assert (caught.value.code, caught.value.fix) == (

@@ -10,13 +10,16 @@ from rich.console import Console
 
 from aboard.cli.printed_output import print_findings, print_report
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
+from aboard.core.run.run_progress import RunProgress
 from aboard.flows.launch.control_socket import ask_progress, watch_progress
 from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.ui.json_output import dump_json
 from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
 from aboard.ui.launch.roster_view import RosterView
+from aboard.ui.launch.run_cost import format_cost
 from aboard.ui.run_list import RunListEntry, RunListView, format_run_lines
 
 MAX_RUNS = 20
@@ -27,13 +30,16 @@ POLL_SECONDS = 0.2
 @click.argument("run", required=False)
 @click.option("--live", is_flag=True, help="Follow until the run ends; Ctrl-C stops only the view.")
 @click.option("-a", "--all", "every", is_flag=True, help=f"List all runs, not only the newest {MAX_RUNS}.")
-def status(run: str | None, live: bool, every: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="With RUN: print its progress, goodput and ledger as JSON.")
+def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
     """List your runs, newest first, or show the progress of one.
 
     RUN is a run's name or a prefix of it. With --live, the default is the latest run.
     """
     runs = Runs.of(os.environ)
     console = Console(highlight=False)
+    if as_json and (run is None or live):
+        raise click.UsageError("--json needs RUN, and shows it once")
     if run is None and not live:
         shown = runs.all() if every else runs.all()[:MAX_RUNS]
         lines = [_build_run_line(each) for each in list_summaries(shown, find_slurm_runs(shown))]
@@ -44,12 +50,22 @@ def status(run: str | None, live: bool, every: bool) -> None:
     # During the preflight check, the conductor does not serve requests yet.
     while live and run_directory.live and not run_directory.socket.exists():
         sleep(POLL_SECONDS)
-    if run_directory.live and run_directory.socket.exists():
+    if as_json:
+        click.echo(dump_json(_build_json(run_directory)))
+    elif run_directory.live and run_directory.socket.exists():
         asyncio.run(_follow_progress(run_directory, console) if live else _show_progress(run_directory, console))
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
         console.print(RunListView([_build_run_line(run_summary)]), crop=False)
+        label, cost = format_cost(run_summary.spent, run_summary.goodput, restarts=run_summary.generation - 1)
+        if cost:
+            click.echo(f"{label} {cost}")
         print_findings(console, run_summary.findings)
+
+
+def _build_json(run: RunDirectory) -> RunProgress | RunSummary:
+    """The live progress, or the summary of a record: `generation`, `step`, `spent` and `goodput` are in both."""
+    return asyncio.run(ask_progress(run)) if run.live and run.socket.exists() else summarize_run(run)
 
 
 async def _show_progress(run: RunDirectory, console: Console) -> None:

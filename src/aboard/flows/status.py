@@ -1,7 +1,7 @@
 """`aboard status`: summarizes the user's runs from their records."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 from time import time
@@ -37,6 +37,10 @@ class RunSummary:
     step: int | None
     findings: tuple[Finding, ...]
     note: str = ""
+    generation: int = 1
+    # The seconds of each class of its ledger, and the share of them that its steps needed, if that is known.
+    spent: Mapping[str, float] = field(default_factory=dict)
+    goodput: float | None = None
 
 
 def list_summaries(runs: Iterable[RunDirectory], jobs: Mapping[str, JobRun]) -> Iterator[RunSummary]:
@@ -80,6 +84,8 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
     elif state == "blocked":
         note = note or "its command was refused before ranks started, and printed why"
+    # A conductor that was killed has not recorded the end.
+    until = max([folded.ledger.since, *(sample.at for sample in folded.samples.values())])
     return RunSummary(
         id=run.id,
         state=state,
@@ -88,6 +94,9 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         step=step,
         findings=findings,
         note=note,
+        generation=folded.generation.number,
+        spent=folded.ledger.measure(until),
+        goodput=folded.ledger.compute_goodput(step, until),
     )
 
 

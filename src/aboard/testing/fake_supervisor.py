@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from signal import SIGKILL
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -24,9 +25,11 @@ NODE_MEMORY = 0.41
 class FakeNodeFaults:
     """Faults of a fake node: seconds from start to death by child, and seconds until the node falls silent.
 
-    A silent node sends nothing more, as after a power failure.
+    A silent node sends nothing more, as after a power failure. `kills` are deaths by SIGKILL, by attempt and child: in
+    the second attempt, rank 5 is `2/5`.
     """
 
+    kills: Mapping[str, float] = field(default_factory=dict)
     dies: Mapping[str, float] = field(default_factory=dict)
     silent: float | None = None
 
@@ -131,6 +134,9 @@ class FakeSupervisor:
         if name not in self._ranks:
             rank = self._ranks[name] = FakeRank(name, self._loop.call_later, self._emit, self._flush_output)
             rank.start(self._faults.dies.get(name))
+            attempt = self._run.rpartition(".")[2]
+            if delay := self._faults.kills.get(f"{attempt if attempt.isdecimal() else 1}/{name}"):
+                self._loop.call_later(delay, rank.exit, -SIGKILL)
 
     def _add_credit(self, message: frames.Message) -> None:
         self._credit += int(message["bytes"])

@@ -1,7 +1,10 @@
 """`python -m aboard.train`: runs one rank of a training, whose settings are JSON in the environment."""
 
+import os
 import sys
+from time import time
 
+from aboard.core.run.run_ledger import EarlierTime
 from aboard.diagnoses import AboardError
 from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.job_spec import read_job_spec
@@ -24,7 +27,7 @@ def main() -> int:
 def _run_rank() -> int:
     training = read_job_spec()
     world = join_process_group(training)
-    stop_request = train(training, world)
+    stop_request = train(training, world, EarlierTime.of(os.environ, time()))
     leave_process_group(world)
     return _TERMINATED if stop_request is StopRequest.TERMINATE else 0
 

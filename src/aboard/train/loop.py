@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from aboard.core.plan.training_settings import Training
+from aboard.core.run.run_ledger import NOTHING_EARLIER, EarlierTime
 from aboard.train.batch_plan import BatchPlanner
 from aboard.train.checkpoint.manager import CheckpointManager
 from aboard.train.distributed.communication_time import time_collective_waits
@@ -32,9 +33,12 @@ from aboard.train.stop_requests import RequestListener, StopRequest
 from aboard.train.training_data import TrainingData, open_training_data
 
 
-def train(training: Training, context: RankContext) -> StopRequest:
-    """Trains to the end, or until all ranks agree to stop; returns the request that they acted on."""
-    ledger = TimeLedger()
+def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHING_EARLIER) -> StopRequest:
+    """Trains to the end, or until all ranks agree to stop; returns the request that they acted on.
+
+    `earlier` is what the run has spent before.
+    """
+    ledger = TimeLedger(earlier=earlier)
     folder = Path(training.output_dir)
     with MetricsReporter(training, main=context.main) as report, time_collective_waits(context, ledger):
         peers = RankConsensus(context)
@@ -76,9 +80,10 @@ def train(training: Training, context: RankContext) -> StopRequest:
             RequestListener(folder, peers) as requests,
             Prefetcher(iter(()) if actions.stops_early else batches.walk(progress), make) as ready_steps,
         ):
-            ledger.switch_to("data")
+            report.announce_start(progress.step, steps)
             for ready in ready_steps:
                 number, progress = ready.planned.number, ready.planned.after
+                ledger.begin_step(number)
                 rate = compute_learning_rate(training, number, steps)
                 stepper(ready, rate)
 

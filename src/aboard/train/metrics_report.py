@@ -102,10 +102,16 @@ class MetricsReporter:
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step, and the next step,
         # which may follow before the head has looked, must not replace an evaluation.
-        lasting = {name: value for name, value in self._told.items() if name in ("eval_loss", "best_eval_loss")}
+        lasting = {name: self._told[name] for name in ("eval_loss", "best_eval_loss", "start") if name in self._told}
         self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
+
+    def announce_start(self, step: int, steps: int) -> None:
+        """Reports to the head that the first step begins, after those that were done before."""
+        self._told = {"steps": steps, "start": step}
+        if self._main:
+            send_metrics(self._told)
 
     def report_save(self, step: int | None) -> None:
         """Reports a complete checkpoint to the head at once: a run that dies now resumes from it."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from aboard.core.plan.training_settings import Training
-from aboard.core.run.training_metrics import StepTime
+from aboard.core.run.training_metrics import StepTime, TypicalStep
 from aboard.data.sampling.packed_sequences import compute_data_identity
 from aboard.train.batch_plan import BatchPlanner
 from aboard.train.checkpoint.best_evaluation import BestEvaluation
@@ -57,6 +57,9 @@ class PeriodicActions:
         self._steps = steps
         self._meter = MetricsMeter(consensus, flops_per_token=stepper.engine.flops_per_token, since=start)
         self._step_time = StepTime()
+        self._typical_step = TypicalStep()
+        earlier = stepper.ledger.earlier
+        self._first = start.step if earlier.first is None else earlier.first
         self._collected = start.step
         self._best, note = resume_best_evaluation(stepper.training, checkpoints.state)
         if note is not None:
@@ -82,7 +85,9 @@ class PeriodicActions:
         position = {"steps": self._steps, "epoch": progress.index / len(self._stream), "learning_rate": learning_rate}
         self._step_time = self._step_time.after(line["step_seconds"], window.steps)
         left = (self._steps - progress.step) * self._step_time.seconds
-        self._report.line({"step": progress.step, **position, **line, "eta": left})
+        self._typical_step.add(line["step_seconds"], window.steps)
+        goodput = self._compute_goodput(progress)
+        self._report.line({"step": progress.step, **position, **line, "eta": left, "goodput": goodput})
         self._judge_nonfinite(window.bad, scale)
         for note in self._checkpoints.poll():
             self._report.say(note)
@@ -140,7 +145,13 @@ class PeriodicActions:
             self._report.say(f"`aboard export` exports the checkpoint of step {self._best.step:,}, the best one")
         self._report.report_save(self._checkpoints.published)
         seconds, wall = self._stepper.ledger.total()
-        self._report.line({"step": progress.step, "steps": self._steps, "wall": wall, "seconds": seconds})
+        total = {"wall": wall, "goodput": self._compute_goodput(progress), "seconds": seconds}
+        self._report.line({"step": progress.step, "steps": self._steps, **total})
+
+    def _compute_goodput(self, progress: TrainingProgress) -> float | None:
+        """Committed steps × the time of an undisturbed step ÷ the wall time of all generations."""
+        wall, seconds = self._stepper.ledger.total()[1], self._typical_step.seconds
+        return None if seconds is None or wall <= 0 else (progress.step - self._first) * seconds / wall
 
 
 def resume_best_evaluation(training: Training, state: Mapping[str, Any]) -> tuple[BestEvaluation, str | None]:

@@ -242,6 +242,11 @@ class NodeSession:
         """When the supervisor last replied, by the monotonic clock."""
         return self._last_contact
 
+    @property
+    def clock_offset(self) -> float:
+        """The node's clock minus ours."""
+        return self._offset[1]
+
     async def wait_gone(self) -> None:
         await self._gone.wait()
 

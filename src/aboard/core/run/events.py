@@ -26,7 +26,8 @@ class Event:
     processes). The conductor's own, without a number: generation, held, cut, gone (of a node), dropped (a node sent
     more than is kept), stopped (of a rank), port (rank 0's), paused (the conductor itself did not run), verdict (what
     the progress watch found; none when the run makes progress again), looked (a snapshot was judged that covers all
-    events before this), deciding, stopping, restarting, finished.
+    events before this), stepping (a generation begins its first step), caught_up (it has repeated all lost steps),
+    deciding, stopping, restarting, recovering, finished.
     """
 
     node: str

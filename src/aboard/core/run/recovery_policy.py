@@ -79,6 +79,23 @@ class Recovery:
     pause: float = 0.0
     lease: bool = False
 
+    @property
+    def doing(self) -> str:
+        """What is done, in a few words."""
+        match self.action:
+            case Action.REPLACE:
+                return f"{fold_names(self.spares)} {'take' if len(self.spares) > 1 else 'takes'} over"
+            case Action.WAIT | Action.SHRINK:
+                return f"waiting for {fold_names(self.nodes)}" if self.nodes else "waiting until it clears"
+            case _:
+                return "restarting on the same nodes"
+
+
+def count_attempts(failures: Sequence[Failure], settings: RecoverySettings) -> int:
+    """The number of the last generation that the budget allows, unless there is a new checkpoint."""
+    recent = sum(failure.checkpoint == failures[-1].checkpoint for failure in failures)
+    return len(failures) + 1 + max(0, settings.restarts - recent)
+
 
 def decide_recovery(
     failures: Sequence[Failure], settings: RecoverySettings, active: Sequence[str], spares: Sequence[str]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import field
 from enum import IntEnum
 from typing import Annotated
 
@@ -89,6 +90,18 @@ class Stall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecoveryProgress:
+    """A recovery that is going on: for which attempt, of how many, after which failure, and for how many seconds."""
+
+    attempt: int
+    most: int
+    code: str
+    seen: str
+    doing: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunProgress:
     """A whole run at one moment. `phase` is the furthest of any rank; `there` is how many ranks have reached it."""
 
@@ -110,6 +123,10 @@ class RunProgress:
     restarts: int = 0
     run_began: float = 0.0
     recovering: str = ""
+    recovery: RecoveryProgress | None = None
+    # The seconds of each class of the run's ledger, and the share of the time that its steps needed.
+    spent: Mapping[str, float] = field(default_factory=dict)
+    goodput: float | None = None
     stopping: str = ""
     finished: str = ""
     interest: int | None = None
@@ -146,6 +163,9 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         restarts=sum(each.action != Action.STOP for each in run.recoveries),
         run_began=run.began,
         recovering=run.recovering,
+        recovery=_build_recovery_progress(run, now),
+        spent=run.ledger.measure(now),
+        goodput=run.ledger.compute_goodput(run.step, now),
         stopping=run.stopping,
         finished=run.finished["why"].visible(WHY_CHARS) if run.finished else "",
         interest=find_rank_of_interest(run),
@@ -154,6 +174,21 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         if run.metrics
         else None,
         notices=tuple(run.notices.values()),
+    )
+
+
+def _build_recovery_progress(run: Run, now: float) -> RecoveryProgress | None:
+    """From the decision on the last failure until the next step; None otherwise."""
+    if not run.recoveries or run.finished or run.stopping or not run.ledger.is_recovering:
+        return None
+    last = run.recoveries[-1]
+    return RecoveryProgress(
+        attempt=last.number + 1,
+        most=last.most,
+        code=last.code,
+        seen=last.seen,
+        doing=last.doing or last.why,
+        seconds=max(0.0, now - run.ledger.failed_at),
     )
 
 

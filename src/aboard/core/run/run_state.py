@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
+from aboard.core.run.run_ledger import REPEATED, RunLedger
 from aboard.core.run.training_metrics import LossCurve
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -175,6 +176,24 @@ class Generation:
     def dead(self) -> list[RankProcess]:
         return [child for child in self.children.values() if child.dead]
 
+    @property
+    def furthest(self) -> Phase:
+        """The furthest phase of any rank."""
+        return max((phase for phase, count in self.phases.items() if count), default=Phase.WAITING)
+
+    @property
+    def signs(self) -> dict[str, float]:
+        """When each node that failed showed it: a rank died or was stopped, its supervisor ended, or it was lost."""
+        first, stopped = self.first_death, self.stopped
+        found = {node: end.at for node, end in self.supervisor_ends.items()}
+        found |= {node: self.connections[node].at for node in self.lost}
+        if stopped is not None:
+            # The event says since when.
+            found[stopped.node] = float("inf")
+        if first is not None:
+            found[first.node] = min(first.died_at, found.get(first.node, first.died_at))
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationEnd:
@@ -188,6 +207,9 @@ class GenerationEnd:
     failure: str
     action: str
     why: str
+    # What is done about it, and the number of the last generation that the budget of restarts allows.
+    doing: str = ""
+    most: int = 0
 
 
 @dataclass(kw_only=True)
@@ -215,6 +237,7 @@ class Run:
     finished: Mapping[str, Any] | None = None
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
+    ledger: RunLedger = field(default_factory=RunLedger)
 
     @classmethod
     def replay(cls, run: str, events: Iterable[Event]) -> Self:
@@ -253,6 +276,8 @@ class Run:
                 self._apply_end(event)
             case _:
                 pass
+        deaths = self.generation.signs if event.kind == "deciding" else {}
+        self.ledger.apply(event, phase=self.generation.furthest, deaths=deaths)
 
     def take(self, measurement: Measurement) -> None:
         """Applies a measurement: the latest values win; the first step is a phase of its own."""
@@ -265,6 +290,8 @@ class Run:
             child = self.generation.children.get((measurement.node, measurement.child))
             if child is not None:
                 self._reach_phase(child, Phase.STEPS, measurement.at)
+        if "step_seconds" in measurement.metrics and measurement.metrics.get("step") != self.metrics.get("step"):
+            self.ledger.typical.add(measurement.metrics["step_seconds"], 1)
         if measurement.metrics:
             # A report may lack some of them: an eval_loss stays until a newer one comes.
             self.metrics.update(measurement.metrics)
@@ -284,6 +311,17 @@ class Run:
     def step(self) -> int | None:
         """The step that all ranks that report steps have reached."""
         return min(self.steps.values(), default=None)
+
+    def find_milestone(self, measurement: Measurement) -> tuple[str, dict[str, Any]] | None:
+        """The event that a measurement amounts to: this generation begins its first step, or repeats none any more."""
+        ledger, start = self.ledger, measurement.metrics.get("start")
+        if self.generation.ending is not None:
+            return None
+        if not ledger.is_stepping and (start is not None or self.generation.phases[Phase.STEPS]):
+            return "stepping", {} if start is None else {"start": int(start)}
+        if ledger.current == REPEATED and (self.step or 0) >= ledger.reached:
+            return "caught_up", {}
+        return None
 
     def _apply_connection(self, event: Event) -> None:
         connection = self._get_connection(event.node)
@@ -357,9 +395,11 @@ class Run:
             self.restarting = _get_text(event, "why").visible(WHY_CHARS)
             self.port_moves += 1
             return
-        names = ("code", "seen", "failure", "action", "why")
+        names = ("code", "seen", "failure", "action", "why", "doing")
         text = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
-        self.recoveries.append(GenerationEnd(number=self.generation.number, at=event.at, step=self.step, **text))
+        step, most = (value if isinstance(value, int) else None for value in map(event.data.get, ("step", "most")))
+        ended = GenerationEnd(number=self.generation.number, at=event.at, step=step, most=most or 0, **text)
+        self.recoveries.append(ended)
         self.restarting, self.recovering = text["seen"], text["why"]
         self.port_moves = 0
 

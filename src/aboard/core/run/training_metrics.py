@@ -10,11 +10,12 @@ from aboard.lazy_dataclass import dataclass
 # The metrics that are sent to the head; the trainer's own file has all of them.
 METRICS = (
     "step", "steps", "epoch", "loss", "eval_loss", "best_eval_loss", "learning_rate", "grad_norm", "tokens",
-    "tokens_per_second", "mfu", "memory", "eta", "saved",
+    "tokens_per_second", "mfu", "memory", "eta", "saved", "start", "step_seconds",
 )  # fmt: skip
 MOST_POINTS = 512
 # The weight of a step time halves after about 35 steps.
 _DECAY = 0.98
+_MOST_WINDOWS = 512
 
 
 @dataclass(kw_only=True)
@@ -56,6 +57,27 @@ class StepTime:
         weight = max(steps / (self.steps + steps), 1 - _DECAY**steps)
         mean = self.seconds + weight * (seconds - self.seconds)
         return StepTime(seconds=mean, steps=self.steps + steps)
+
+
+@dataclass(kw_only=True)
+class TypicalStep:
+    """The median seconds of a step, from windows of steps in bounded memory: waits in a few of them change nothing."""
+
+    _windows: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, seconds: float, steps: int) -> None:
+        self._windows.append((seconds, steps))
+        if len(self._windows) > _MOST_WINDOWS:
+            del self._windows[::2]
+
+    @property
+    def seconds(self) -> float | None:
+        left = sum(steps for _, steps in self._windows) / 2
+        for seconds, steps in sorted(self._windows):
+            left -= steps
+            if left <= 0:
+                return seconds
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,14 @@ from aboard.core.evidence.run_evidence import TAIL_BYTES, Evidence, decode_tail
 from aboard.core.evidence.snapshot import build_snapshot
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.exit_codes import choose_run_exit_code
-from aboard.core.plan.plan import NodePlan, Plan, Start, add_rank_env
+from aboard.core.plan.plan import NodePlan, Plan, add_rank_env
 from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.failure_classes import FailureClass, classify_failure
 from aboard.core.run.lease import Lease
 from aboard.core.run.lost_nodes import LOST_SECONDS
 from aboard.core.run.recovery_policy import Action, Recovery, StallAction
+from aboard.core.run.run_ledger import VARIABLE, encode_earlier
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.trainer import checkpoint
@@ -227,7 +228,7 @@ class Conductor:
                 self.plan = plan
                 self._ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
                 await self._reset_generation()
-            self._note("finished", why=outcome.why, code=outcome.code, step=self.run.step)
+            self._note("finished", why=outcome.why, code=outcome.code, **self._describe_steps())
             return outcome
         finally:
             ticking.cancel()
@@ -259,6 +260,9 @@ class Conductor:
             failure=failure.kind.value,
             action=decision.action.value,
             why=decision.why,
+            doing=decision.doing,
+            most=recovery.attempts,
+            **self._describe_steps(),
             findings=build_findings_document(list(outcome.findings)),
         )
         if decision.action is Action.STOP:
@@ -378,7 +382,10 @@ class Conductor:
                 if node_plan.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 master_port = await asyncio.shield(port)
-                starts = _set_master_port(node_plan.starts, master_port)
+                env = {"MASTER_PORT": str(master_port)}
+                if self.plan.code:
+                    env[VARIABLE] = encode_earlier(self.run.ledger, self.run.began + session.clock_offset)
+                starts = [replace(start, env={**start.env, **env}) for start in node_plan.starts]
                 await asyncio.gather(*(session.start(start, await_port=master_port) for start in starts))
             except TransportError as error:
                 if not port.done() and node_plan.node.name == self.plan.master.node:
@@ -502,7 +509,10 @@ class Conductor:
         at = samples["wall"]
         for child, values in (("", samples["node"]), *samples["children"].items()):
             metrics = values.get("metrics", {})
-            self.run.take(Measurement(node=node, at=at, child=child, values=values, metrics=metrics))
+            measurement = Measurement(node=node, at=at, child=child, values=values, metrics=metrics)
+            self.run.take(measurement)
+            if milestone := self.run.find_milestone(measurement):
+                self._note(milestone[0], **milestone[1])
             self._watch_stopped(node, child, values, at)
         self._record.samples(node, at, {"node": samples["node"], "children": samples["children"]})
 
@@ -559,7 +569,15 @@ class Conductor:
     def _request_end(self, end: EndDecision) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(end)
-            self._note("deciding", why=end.why, death=end.death, unhurt=end.asked or end.stuck)
+            # A stuck run has shown it since its last progress.
+            sign = time() - (self._watch.rhythm.quiet(time()) if end.stuck else 0.0)
+            self._note("deciding", why=end.why, death=end.death, unhurt=end.asked or end.stuck, sign=sign)
+
+    def _describe_steps(self) -> dict[str, Any]:
+        """What the record needs, beside events, to know what the run cost."""
+        saved = self.run.metrics.get("saved")
+        steps = {"step": self.run.step, "step_seconds": self.run.ledger.step_seconds}
+        return steps if saved is None else {**steps, "saved": int(saved)}
 
     def _note_dropped(self, *, at_end: bool = False) -> None:
         """Records what nodes sent beyond their space: at first, each time that it has doubled, and at the end."""
@@ -625,7 +643,3 @@ async def _release(session: NodeSession, port: int) -> None:
     # A node that is lost has its own event.
     with suppress(TransportError):
         await session.release(port)
-
-
-def _set_master_port(starts: tuple[Start, ...], port: int) -> list[Start]:
-    return [replace(start, env={**start.env, "MASTER_PORT": str(port)}) for start in starts]

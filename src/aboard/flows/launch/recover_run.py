@@ -7,7 +7,7 @@ from typing import Protocol
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.plan import Plan
-from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings, decide_recovery
+from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts, decide_recovery
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import AboardError, Finding
 
@@ -41,6 +41,11 @@ class RunRecovery:
     @property
     def restarts(self) -> int:
         return sum(not failure.own_lease for failure in self.failures)
+
+    @property
+    def attempts(self) -> int:
+        """The number of the last generation that the budget allows now."""
+        return count_attempts(self.failures, self.settings)
 
     def decide(self, failure: Failure, active: Sequence[str]) -> Recovery:
         self.failures.append(failure)

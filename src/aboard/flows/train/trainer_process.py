@@ -25,7 +25,7 @@ _MEMORY_SECONDS = 120.0
 
 
 class TrainerProcess:
-    """A module that can start early, to import torch in the background, and that replies to one request."""
+    """A module that can start early, to import torch in the background; each further request starts it again."""
 
     def __init__(self, module: str, *args: str) -> None:
         self._module = module
@@ -47,6 +47,7 @@ class TrainerProcess:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+            self._process = None
 
     async def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Returns the JSON object on the last line of output; raises an Aboard error that the module reports."""
@@ -55,7 +56,9 @@ class TrainerProcess:
             payload = json.dumps(request).encode()
             out, err = await asyncio.to_thread(process.communicate, payload, seconds)
         except subprocess.TimeoutExpired:
+            self.__exit__()
             raise _make_error(self._module, f"no reply within {seconds:g} s") from None
+        self._process = None
         output, errors = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
         return _parse_answer(self._module, output, errors, process.returncode)
 

@@ -13,7 +13,7 @@ from aboard.train.metrics.time_ledger import TimeKind
 from aboard.train.progress import TrainingProgress
 
 # Not part of a step: tokens per second count steps only.
-_BESIDE: tuple[TimeKind, ...] = ("init", "compile", "checkpoint", "evaluation")
+_BESIDE: tuple[TimeKind, ...] = ("loading", "compile", "checkpoint", "evaluation")
 
 
 class MetricsMeter:

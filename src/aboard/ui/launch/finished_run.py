@@ -19,6 +19,7 @@ from aboard.ui.check.plain_lines import format_finding_lines
 from aboard.ui.copyable_commands import CopyableCommands
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.labelled_text import wrap_labelled
+from aboard.ui.launch.run_cost import format_cost
 from aboard.ui.number_format import format_count
 from aboard.ui.status_marks import FINE, SEVERITY_MARKS, StatusMark
 
@@ -68,6 +69,9 @@ class FinishedRunView:
         ended, width = self._finished, options.max_width
         mark, headline = _format_outcome(ended)
         yield from wrap_labelled(Text(f"{mark.sign} ", style=mark.style), headline, width, style=mark.style)
+        label, cost = _format_cost(ended.progress)
+        if cost:
+            yield from wrap_labelled(Text(f"  {label:<8}", style="dim"), cost, width)
         if ended.findings:
             yield ""
             yield FindingsView(ended.findings, in_full=False)
@@ -83,6 +87,9 @@ def format_summary_lines(finished: FinishedRun) -> Iterator[str]:
     """The same as plain lines: findings as `aboard check` prints them, then dropped, next, record and done."""
     for finding in finished.findings:
         yield from format_finding_lines(finding)
+    label, cost = _format_cost(finished.progress)
+    if cost:
+        yield f"{label} {cost}"
     for line in _format_dropped(finished.dropped):
         yield f"dropped {line}"
     if finished.continuation:
@@ -90,6 +97,10 @@ def format_summary_lines(finished: FinishedRun) -> Iterator[str]:
     yield from (f"next {line}" for line in _format_next_steps(finished).splitlines())
     yield f"record {finished.directory}"
     yield f"done: {_format_outcome(finished)[1]}"
+
+
+def _format_cost(progress: RunProgress) -> tuple[str, str]:
+    return format_cost(progress.spent, progress.goodput, restarts=progress.restarts)
 
 
 def _format_outcome(finished: FinishedRun) -> tuple[StatusMark, str]:

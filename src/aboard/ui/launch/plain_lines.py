@@ -25,6 +25,7 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import SILENT_SECONDS, MissingRanks, MissingReason, RunProgress, Stall
 from aboard.core.text.durations import format_duration
 from aboard.ui.launch.missing_ranks import group_missing
+from aboard.ui.launch.run_cost import format_recovery
 from aboard.ui.number_format import format_count, format_pace
 from aboard.ui.train.training_progress import format_progress_line
 
@@ -32,6 +33,8 @@ from aboard.ui.train.training_progress import format_progress_line
 COUNT_SECONDS = 1.0
 WAIT_SECONDS = 5.0
 AGAIN_SECONDS = 30.0
+# Of a line about a recovery.
+WIDE = 400
 
 NEVER = float("-inf")
 
@@ -60,6 +63,7 @@ class PlainLaunchWriter:
         self._stepped_at = NEVER
         self._training_step: int | None = None
         self._ending = ""
+        self._recovered_at = NEVER
         self._finished = ""
         self._stall: Stall | None = None
         self._stalled_at = NEVER
@@ -78,6 +82,7 @@ class PlainLaunchWriter:
                 why = f", because {progress.restarting}" if progress.restarting else ""
                 yield f"attempt {progress.generation}: restarting all ranks{why}"
         self._generation = progress.generation
+        yield from self._recovery(progress)
         yield from self._phases(progress)
         yield from self._nodes(progress)
         yield from self._format_deaths(progress)
@@ -133,6 +138,13 @@ class PlainLaunchWriter:
         for wait in group_missing((each for each in news if each.ranks), progress.interest):
             self._dead.update(wait.ranks)
             yield f"dead: {wait.who}{wait.reason}"
+
+    def _recovery(self, progress: RunProgress) -> Iterator[str]:
+        """A recovery that lasts, at intervals."""
+        due = progress.recovery is not None and progress.now - self._recovered_at >= AGAIN_SECONDS
+        if due and progress.recovery is not None and progress.recovery.seconds >= WAIT_SECONDS:
+            self._recovered_at = progress.now
+            yield f"recovery {format_recovery(progress, WIDE)}"
 
     def _waits(self, progress: RunProgress) -> Iterator[str]:
         """The ranks that are late; all that are due are grouped, so that a thousand are few lines."""

@@ -17,6 +17,7 @@ from aboard.ui.bounded_height import BoundedHeight
 from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.launch.missing_ranks import MissingGroup, group_missing
 from aboard.ui.launch.roster_table import RosterTable
+from aboard.ui.launch.run_cost import format_cost, render_recovery
 from aboard.ui.number_format import format_count, format_pace, format_range
 from aboard.ui.progress_bar import render_bar
 from aboard.ui.train.training_progress import TrainingProgressView
@@ -62,7 +63,13 @@ class RosterView:
         progress = self._progress
         heading = list(_render_heading(progress, width))
         yield from heading
-        room = height - len(heading)
+        rows = len(heading)
+        heading = render_recovery(progress, width)
+        label, cost = format_cost(progress.spent, progress.goodput, restarts=progress.restarts)
+        if cost:
+            heading.append(Text.assemble((f"{label:<10}", "dim"), cost))
+        yield from map(_render_line, heading)
+        room = height - rows - len(heading)
         if progress.way is not None and room > TRAINING_AT_LEAST:
             training = TrainingProgressView(progress.way, lines=min(room - TRAINING_AT_LEAST, room // 2))
             yield training
