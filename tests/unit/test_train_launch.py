@@ -56,6 +56,9 @@ class Freight:
         if self._fails:
             raise AboardError(file_sync.DISK_FULL, "n1 is full", fix=Fix("df -h"))
 
+    async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
+        self.story.append(f"loaded {node.name}")
+
     def resume(self, plan: Plan) -> Plan:
         self.story.append("resumed")
         return plan

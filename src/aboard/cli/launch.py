@@ -15,6 +15,7 @@ from aboard.cli.options.run_options import (
     CHECK_OPTION,
     DETACH_OPTION,
     ENV_OPTION,
+    MIN_NODES_OPTION,
     NEEDS_DRY_RUN,
     RANKS_OPTION,
     RESTARTS_OPTION,
@@ -27,7 +28,7 @@ from aboard.cli.options.typed_command import TypedCommand, check_script_exists
 from aboard.cli.options.typed_words import format_typed_command, list_typed_words
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.run.lease import Lease
-from aboard.core.run.recovery_policy import RecoverySettings
+from aboard.core.run.recovery_request import resolve_recovery
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import parse_size
 from aboard.diagnoses import InputError, Problem
@@ -68,6 +69,7 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
 @CHECK_OPTION
 @RESTARTS_OPTION
 @SPARES_OPTION
+@MIN_NODES_OPTION
 @click.option(
     "--grace",
     type=click.FloatRange(0),
@@ -184,7 +186,9 @@ def launch(
         if not typed_words.has_own_size:
             notes += options.check_job_size(where, command_again, request.ranks)
         last = Lease(seconds=lease or options.lease_seconds, grace=grace)
-        recovery = options.build_recovery(cluster, RecoverySettings(restarts=request.restarts))
+        asked = replace(cluster.recovery, restarts=request.restarts or cluster.recovery.restarts)
+        names = [node.name for node in cluster]
+        recovery = resolve_recovery(asked.override(options.recovery), names, restarts=0, min_nodes_refusal="launch")
         return options.build_spec(cluster, request, last, notes, sync_limit=limit, recovery=recovery)
 
     job = typed_words.find_job()

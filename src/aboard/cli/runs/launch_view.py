@@ -13,6 +13,7 @@ from aboard.cli.printed_output import print_findings, print_report, print_warnin
 from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import Action
+from aboard.core.run.run_state import describe_spare
 from aboard.diagnoses import Severity
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.untrusted import quote_word
@@ -120,8 +121,11 @@ class LaunchView:
     def event(self, event: Event) -> None:
         """Shows the verdict on a generation that failed before anything is done about it; `show_end` shows the last."""
         if event.kind == "recovering" and self._conductor is not None and event.data["action"] != Action.STOP:
-            print_findings(self._console, self._conductor.verdict)
+            if not event.data["again"]:
+                print_findings(self._console, self._conductor.verdict)
             self.say(f"recovery: {event.data['why']}")
+        elif event.kind == "spare":
+            self.say(f"warning: {describe_spare(event.node, event.data['why'])}")
 
     def tick(self, now: float) -> None:
         if self._conductor is None:

@@ -10,7 +10,7 @@ from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.recovery_policy import Action
-from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run
+from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run, describe_spare
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted, escape_text
@@ -115,6 +115,8 @@ class RunProgress:
     way: TrainingStatus | None = None
     stall: Stall | None = None
     notices: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
+    # Spares that can't take over now.
+    spares: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
 
 
 def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
@@ -152,6 +154,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         if run.metrics
         else None,
         notices=tuple(run.notices.values()),
+        spares=tuple(describe_spare(name, why) for name, why in sorted(run.unfit_spares.items())),
     )
 
 

@@ -102,6 +102,11 @@ class PortOwner:
         return f"{who}{f'user {self.user.visible(40)}, uid {self.uid}' if known else f'uid {self.uid}'}"
 
 
+def describe_spare(name: str, why: str) -> str:
+    """A change of a spare, in one line."""
+    return f"spare {name} is left out: {why}" if why else f"spare {name} passes its check again"
+
+
 def name_run(name: Untrusted) -> str:
     """The run's id, as `aboard stop` takes it: a restart has the attempt's number behind it."""
     run, dot, attempt = name.visible(100).rpartition(".")
@@ -212,6 +217,8 @@ class Run:
     recoveries: deque[GenerationEnd] = field(default_factory=lambda: deque(maxlen=MOST_RECOVERIES))
     # What is being done before the next generation starts.
     recovering: str = ""
+    # Spares that can't take over now, and why.
+    unfit_spares: dict[str, str] = field(default_factory=dict)
     finished: Mapping[str, Any] | None = None
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -244,7 +251,7 @@ class Run:
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
-            case "restarting" | "recovering":
+            case "restarting" | "recovering" | "spare":
                 self._apply_restart(event)
             case "dropped" if event.node:
                 counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
@@ -352,13 +359,21 @@ class Run:
             now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=command)
 
     def _apply_restart(self, event: Event) -> None:
-        """A generation needs another port, or failed, and this is done about it."""
+        """A generation needs another port, or failed, and this is done about it; or a spare changed."""
+        if event.kind == "spare":
+            self.unfit_spares.pop(event.node, None)
+            if why := _get_text(event, "why").visible(WHY_CHARS):
+                self.unfit_spares[event.node] = why
+            return
         if event.kind == "restarting":
             self.restarting = _get_text(event, "why").visible(WHY_CHARS)
             self.port_moves += 1
             return
         names = ("code", "seen", "failure", "action", "why")
         text = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
+        if event.data.get("again") and self.recoveries:
+            # The spare that was to take over failed its check.
+            self.recoveries.pop()
         self.recoveries.append(GenerationEnd(number=self.generation.number, at=event.at, step=self.step, **text))
         self.restarting, self.recovering = text["seen"], text["why"]
         self.port_moves = 0

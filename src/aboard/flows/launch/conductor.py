@@ -2,7 +2,7 @@
 
 import asyncio
 import time as time_functions
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
@@ -103,6 +103,8 @@ class Conductor:
         self._run_observer = run_observer
         self._fixed_port = fixed_port
         self._recovery = recovery
+        if recovery is not None:
+            recovery.spares.on_change = lambda node, why: self._note("spare", node=node, why=why)
         self._stop_on_stall = stop_on_stall
         self._stop_asked = asyncio.Event()
         self._wanted_port = plan.master.port
@@ -213,6 +215,8 @@ class Conductor:
             self._note("finished", why=outcome.why, code=outcome.code, step=self.run.step)
             return outcome
         finally:
+            if self._recovery is not None:
+                await self._recovery.spares.stop()
             ticking.cancel()
             await asyncio.wait([ticking])
             await self._watch.close()
@@ -226,18 +230,23 @@ class Conductor:
         failure = classify_end(self.evidence(), outcome.findings, lost=self.run.generation.lost)
         decision = recovery.decide(failure, active)
         self.verdict = outcome.findings
-        self._note(
-            "recovering",
-            code=failure.code,
-            seen=outcome.findings[0].seen if outcome.findings else outcome.why,
-            failure=failure.kind.value,
-            action=decision.action.value,
-            why=decision.why,
-            findings=build_findings_document(list(outcome.findings)),
-        )
+
+        def note(decision: Recovery, *, again: bool = True) -> None:
+            self._note(
+                "recovering",
+                code=failure.code,
+                seen=outcome.findings[0].seen if outcome.findings else outcome.why,
+                failure=failure.kind.value,
+                action=decision.action.value,
+                why=decision.why,
+                again=again,
+                findings=build_findings_document(list(outcome.findings)),
+            )
+
+        note(decision, again=False)
         if decision.action is Action.STOP:
             return None, decision.why
-        preparing = asyncio.create_task(self._prepare(recovery, decision, active, unseen))
+        preparing = asyncio.create_task(self._prepare(recovery, decision, active, unseen, note))
         stopped = asyncio.create_task(self._stop_asked.wait())
         try:
             await asyncio.wait([preparing, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -250,12 +259,18 @@ class Conductor:
             await asyncio.wait([preparing, stopped])
 
     async def _prepare(
-        self, recovery: RunRecovery, decision: Recovery, active: Sequence[str], unseen: Sequence[str]
+        self,
+        recovery: RunRecovery,
+        decision: Recovery,
+        active: Sequence[str],
+        unseen: Sequence[str],
+        on_change: Callable[[Recovery], None],
     ) -> Plan:
         """The next plan. Where an old supervisor may still be alive, its lease runs out first."""
         leases = self._lease.seconds + self._lease.beat
         ended = max((self._sessions[name].last_contact + leases for name in unseen), default=0.0)
-        plan = await recovery.prepare(decision, active, resume="saved" in self.run.metrics)
+        resume = "saved" in self.run.metrics
+        plan = await recovery.prepare(decision, active, resume=resume, on_change=on_change)
         if {part.node.name for part in plan.parts} & set(unseen):
             await asyncio.sleep(max(0.0, ended - monotonic()))
         count, budget = str(recovery.restarts), str(recovery.settings.restarts)
@@ -351,6 +366,8 @@ class Conductor:
         if port.done() and not port.cancelled():
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
             self._note("port", port=port.result())
+            if self._recovery is not None:
+                self._recovery.spares.start()
 
     def _report_start_failure(self, node_plan: NodePlan, error: TransportError) -> None:
         """Marks the ranks as failed if the agent refused a request, else the node as lost."""
