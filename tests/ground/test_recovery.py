@@ -50,7 +50,10 @@ def test_a_killed_rank_restarts_the_run_on_the_same_nodes(hosts: Launches) -> No
     assert len(restarts) == 2
     assert verdicts[0] < restarts[0] < restarts[1]
     logs = hosts.aboard("logs", ran.run).stdout
-    assert "restart 2" in logs
+    assert "[attempt 3, ranks 0-1 ×2 ≈] rank 0 of 2 on n1 restart 2" in logs
+    ends = [f"attempt {number}: run-killed on n2; restart: the failure may be transient; " for number in (1, 2)]
+    for said in (ran.said, hosts.aboard("status", ran.run).stdout, hosts.aboard("why", ran.run).stdout):
+        assert all(end in said for end in ends), said
     assert hosts.orphans(ran.run) == {}
     assert hosts.orphans(f"{ran.run}.2") == {}
     assert hosts.orphans(f"{ran.run}.3") == {}
@@ -72,10 +75,18 @@ def test_an_unknown_failure_is_tried_once_more(hosts: Launches) -> None:
     assert "not restarted: it failed again with the same error at the same step" in ran.said
 
 
+def test_a_run_that_the_user_stops_is_not_restarted(hosts: Launches) -> None:
+    """Its ranks die of it, and that is no failure; Ctrl-C takes the same way."""
+    words = ("--include", "n[1-2]", "--restarts", "3", "--", "fails.py", "hold", "1")
+    with hosts.going("launch", *words) as going:
+        wait_until(lambda: "phase python 2/2" in going.said, 60, lambda: going.said)
+        assert hosts.aboard("stop", hosts.newest()).returncode == 0
+        assert going.wait(60) == 130, going.said
+        assert "attempt 2" not in going.said
+
+
 def test_a_spare_takes_the_place_of_a_node_that_fails_again_and_again(hosts: Launches) -> None:
-    """The third transient failure of a node is the node's. The first spare fails its check, so the next one gets the
-    ranks, with the same numbers.
-    """
+    """The third transient failure is the node's. The first spare fails its check: the next one gets its ranks."""
     words = ("--include", "n[1-4]", "--restarts", "5", "--spares", "2", "--", "fails.py", "kill", "3")
     with hosts.going("launch", *words) as going:
         wait_until(lambda: "attempt 2" in going.said, 60, lambda: going.said)

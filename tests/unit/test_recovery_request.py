@@ -126,3 +126,14 @@ def test_a_training_without_a_global_batch_can_not_get_smaller(tmp_path: Path, m
     ran = aboard("train", "aboard.yaml", "--dry-run", "--min-nodes", "1")
     assert ran.code == 3
     assert "train.global_batch_size is not set" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    ["torchrun --nnodes 1:4 --nproc-per-node 1 x.py", "deepspeed --elastic_training x.py"],
+)
+def test_an_elastic_launch_is_refused_with_the_option_that_replaces_nodes(pasted: str) -> None:
+    """A script never runs on fewer nodes than it was started on; a spare is what helps it."""
+    ran = aboard("launch", "n[1-4]", "--dry-run", "--", *pasted.split())
+    assert ran.code == 3
+    assert "--spares 1" in ran.stderr

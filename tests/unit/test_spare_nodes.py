@@ -10,7 +10,7 @@ from aboard.core.run.failure_classes import FailureClass
 from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings
 from aboard.diagnoses import NO_FIX, AboardError, Finding
 from aboard.diagnoses.runs import death
-from aboard.diagnoses.trainer import file_sync
+from aboard.diagnoses.trainer import file_sync, training
 from aboard.flows.launch import spare_nodes
 from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
 from aboard.flows.launch.spare_nodes import SpareNodes
@@ -29,6 +29,7 @@ class Nodes:
     def __init__(self, *down: str) -> None:
         self.down = set(down)
         self.full: set[str] = set()
+        self.refused = ""
         self.loaded: list[str] = []
         self.changes: list[tuple[str, str]] = []
         self.decisions: list[Recovery] = []
@@ -42,6 +43,8 @@ class Nodes:
         self.loaded.append(name)
 
     async def plan(self, names: Sequence[str], *, resume: bool) -> Plan:
+        if self.refused:
+            raise AboardError(training.MEMORY, self.refused, fix=NO_FIX)
         raise Planned(*names)
 
     def recover(self, settings: RecoverySettings) -> tuple[str, ...] | str:
@@ -80,6 +83,13 @@ def test_without_a_sound_spare_the_table_decides_again() -> None:
     nodes = Nodes("n2", "n3")
     assert nodes.recover(RecoverySettings(restarts=3, spares=("n3",), wait=0, min_nodes=1)) == ("n1",)
     assert [decision.action for decision in nodes.decisions] == [Action.SHRINK]
+
+
+def test_a_smaller_world_that_does_not_fit_ends_the_run() -> None:
+    """With the reason of the refusal, and never on nodes that nobody checked."""
+    nodes = Nodes("n2")
+    nodes.refused = "a rank needs 96 GB"
+    assert nodes.recover(RecoverySettings(restarts=3, wait=0, min_nodes=1)) == "a rank needs 96 GB"
 
 
 def test_spares_are_loaded_once_and_checked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,13 +182,13 @@ def launch(
         cluster, request = resolve_request(cluster, request, str(Path.cwd()), shell=os.environ)
         raise_open_file_limit(len(cluster))
         command_again = format_typed_command(sys.argv[1:])
-        notes += where.check_job(command_again, detach=options.detach)
-        if not typed_words.has_own_size:
-            notes += options.check_job_size(where, command_again, request.ranks)
-        last = Lease(seconds=lease or options.lease_seconds, grace=grace)
         asked = replace(cluster.recovery, restarts=request.restarts or cluster.recovery.restarts)
         names = [node.name for node in cluster]
         recovery = resolve_recovery(asked.override(options.recovery), names, restarts=0, min_nodes_refusal="launch")
+        notes += where.check_job(command_again, detach=options.detach, recovers=recovery.restarts > 0)
+        if not typed_words.has_own_size:
+            notes += options.check_job_size(where, command_again, request.ranks)
+        last = Lease(seconds=lease or options.lease_seconds, grace=grace)
         return options.build_spec(cluster, request, last, notes, sync_limit=limit, recovery=recovery)
 
     job = typed_words.find_job()

@@ -105,9 +105,10 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
     command = format_typed_command(sys.argv[1:])
     notes = options.check_job_size(where, command, options.ranks)
     typed_env = options.read_environment()
-    notes += where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto")
-    lease = Lease(seconds=options.lease_seconds, farewell=FAREWELL_SECONDS)
     recovery = _resolve_recovery(settings, options, [node.name for node in cluster])
+    resumes, recovers = settings.settings["resume"] == "auto", recovery.restarts > 0
+    notes += where.check_job(command, detach=detach, resumes=resumes, recovers=recovers)
+    lease = Lease(seconds=options.lease_seconds, farewell=FAREWELL_SECONDS)
     spec = options.build_spec(cluster, build_request(typed_env, options.ranks), lease, notes, recovery=recovery)
     sys.exit(prepare_and_train(settings, spec, typed_env=typed_env, dry=dry, detach=detach))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.events import Measurement
-from aboard.core.run.run_state import Run
+from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
 from aboard.flows.slurm.job_runs import JobRun
@@ -37,6 +37,8 @@ class RunSummary:
     step: int | None
     findings: tuple[Finding, ...]
     note: str = ""
+    # How its attempts ended that failed, if there was more than one.
+    attempts: tuple[GenerationEnd, ...] = ()
 
 
 def list_summaries(runs: Iterable[RunDirectory], jobs: Mapping[str, JobRun]) -> Iterator[RunSummary]:
@@ -88,6 +90,7 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         step=step,
         findings=findings,
         note=note,
+        attempts=tuple(folded.recoveries) if folded.generation.number > 1 else (),
     )
 
 

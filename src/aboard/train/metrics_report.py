@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Self, TextIO
 
 from aboard.core.plan.training_settings import Training
+from aboard.core.run.run_state import GENERATION
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
@@ -39,6 +40,7 @@ class MetricsReporter:
         self._tracker_run = ""
         self._told: dict[str, Any] = {}
         self._saved: int | None = None
+        self._generation = int(os.environ.get(GENERATION, "1"))
         if main:
             _require_trackers(training)
 
@@ -97,7 +99,8 @@ class MetricsReporter:
         if self._file is None:
             return
         # JSON has no nan: non-finite values are null.
-        values = {name: _replace_nonfinite(value) for name, value in metrics.items()} | {"time": round(time(), 3)}
+        values = {name: _replace_nonfinite(value) for name, value in metrics.items()}
+        values |= {"time": round(time(), 3), "generation": self._generation}
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step, and the next step,

@@ -10,7 +10,7 @@ from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.recovery_policy import Action
-from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run, describe_spare
+from aboard.core.run.run_state import MOST_RECOVERIES, WHY_CHARS, GenerationEnd, RankProcess, Run, describe_spare
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted, escape_text
@@ -106,6 +106,8 @@ class RunProgress:
     restarting: str = ""
     # How often it was restarted after a failure, since when it runs, and what is done about the last failure.
     restarts: int = 0
+    # How earlier attempts ended, the newest last.
+    attempts: Annotated[tuple[GenerationEnd, ...], MaxLength(MOST_RECOVERIES)] = ()
     run_began: float = 0.0
     recovering: str = ""
     stopping: str = ""
@@ -144,6 +146,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         step_seconds=slowest.step_seconds if slowest else None,
         restarting=run.restarting,
         restarts=sum(each.action != Action.STOP for each in run.recoveries),
+        attempts=tuple(run.recoveries),
         run_began=run.began,
         recovering=run.recovering,
         stopping=run.stopping,

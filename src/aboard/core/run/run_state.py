@@ -2,18 +2,24 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import field
-from typing import Any, Self
+from dataclasses import field, replace
+from typing import Annotated, Any, Self
 
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.decoding import Lines, MaxLength
 from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.training_metrics import LossCurve
+from aboard.core.text.durations import format_duration
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
+# Tells a rank which generation it belongs to.
+GENERATION = "ABOARD_GENERATION"
 # The limit of a stated reason for an end.
 WHY_CHARS = 160
 MOST_RECOVERIES = 100
+MOST_NODES = 16_384
 # By then, ranks that found rank 0's port have formed their group.
 MEETING_SECONDS = 10.0
 
@@ -183,16 +189,28 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationEnd:
-    """How a generation failed, by its verdict, and the action that its class of failure called for."""
+    """How a generation failed, by its verdict, and the action that its class of failure called for.
+
+    `down` is how many seconds passed until ranks ran again; None if they never did.
+    """
 
     number: int
     at: float
-    step: int | None
-    code: str
-    seen: str
-    failure: str
-    action: str
-    why: str
+    step: int | None = None
+    code: str = ""
+    seen: Lines = ""
+    failure: str = ""
+    action: str = ""
+    why: str = ""
+    nodes: Annotated[tuple[str, ...], MaxLength(MOST_NODES)] = ()
+    down: float | None = None
+
+    def __str__(self) -> str:
+        """In one line."""
+        where = f" on {fold_names(self.nodes)}" if self.nodes else ""
+        reached = "" if self.step is None else f" at step {self.step:,}"
+        down = "" if self.down is None else f"; ranks were down for {format_duration(self.down)}"
+        return f"attempt {self.number}: {self.code or 'failed'}{where}{reached}; {self.action}: {self.why}{down}"
 
 
 @dataclass(kw_only=True)
@@ -370,11 +388,14 @@ class Run:
             self.port_moves += 1
             return
         names = ("code", "seen", "failure", "action", "why")
-        text = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
+        text: dict[str, Any] = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
         if event.data.get("again") and self.recoveries:
             # The spare that was to take over failed its check.
             self.recoveries.pop()
-        self.recoveries.append(GenerationEnd(number=self.generation.number, at=event.at, step=self.step, **text))
+        nodes = tuple(map(str, event.data.get("nodes", ())))
+        at = self.generation.ending or event.at
+        end = GenerationEnd(number=self.generation.number, at=at, step=self.step, nodes=nodes)
+        self.recoveries.append(replace(end, **text))
         self.restarting, self.recovering = text["seen"], text["why"]
         self.port_moves = 0
 
@@ -419,6 +440,9 @@ class Run:
         )
         if event.kind == "started":
             self._reach_phase(process, Phase.STARTED, event.at)
+            if self.recoveries and self.recoveries[-1].down is None:
+                last = self.recoveries[-1]
+                self.recoveries[-1] = replace(last, down=max(0.0, event.at - last.at))
         elif event.kind == "exited" and process.code == 0:
             self._reach_phase(process, Phase.DONE, event.at)
 

@@ -13,12 +13,12 @@ from aboard.core.evidence.run_evidence import TAIL_BYTES, Evidence, decode_tail
 from aboard.core.evidence.snapshot import build_snapshot
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.exit_codes import choose_run_exit_code
-from aboard.core.plan.plan import NodePlan, Plan, Start, add_rank_env
+from aboard.core.plan.plan import NodePlan, Plan, add_rank_env
 from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import Action, Recovery
-from aboard.core.run.run_state import Run
+from aboard.core.run.run_state import GENERATION, Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.launch.collect_evidence import (
@@ -76,7 +76,10 @@ class RunOutcome:
 
 
 class Conductor:
-    """Conducts one run. With port 0 in `plan`, the supervisor of rank 0's node picks a free port before the start."""
+    """Conducts one run. With port 0 in `plan`, the supervisor of rank 0's node picks a free port before the start.
+
+    `earlier` generations of the run were conducted by another process.
+    """
 
     def __init__(
         self,
@@ -89,9 +92,12 @@ class Conductor:
         fixed_port: bool = False,
         stop_on_stall: bool = False,
         recovery: RunRecovery | None = None,
+        earlier: int = 0,
     ) -> None:
         self.plan = plan
         self.run = Run(id=plan.run)
+        # Called with the plan of a further generation.
+        self.on_plan: Callable[[Plan], None] = lambda _plan: None
         # The verdict on the last generation that failed.
         self.verdict: tuple[Finding, ...] = ()
         self.stacks: dict[int, str] = {}
@@ -103,6 +109,7 @@ class Conductor:
         self._run_observer = run_observer
         self._fixed_port = fixed_port
         self._recovery = recovery
+        self._earlier = earlier
         if recovery is not None:
             recovery.spares.on_change = lambda node, why: self._note("spare", node=node, why=why)
         self._stop_on_stall = stop_on_stall
@@ -192,7 +199,7 @@ class Conductor:
         ticking = asyncio.create_task(self._tick())
         self._run_observer.began(self)
         try:
-            number = 0
+            number = self._earlier
             while True:
                 number += 1
                 end = await self._generation(number)
@@ -210,6 +217,7 @@ class Conductor:
                     outcome = replace(outcome, why=f"{outcome.why}; not restarted: {why}")
                     break
                 self.plan = plan
+                self.on_plan(plan)
                 self._ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
                 await self._reset_generation()
             self._note("finished", why=outcome.why, code=outcome.code, step=self.run.step)
@@ -235,6 +243,7 @@ class Conductor:
             self._note(
                 "recovering",
                 code=failure.code,
+                nodes=list(failure.nodes),
                 seen=outcome.findings[0].seen if outcome.findings else outcome.why,
                 failure=failure.kind.value,
                 action=decision.action.value,
@@ -352,7 +361,8 @@ class Conductor:
                 if node_plan.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 master_port = await asyncio.shield(port)
-                starts = _set_master_port(node_plan.starts, master_port)
+                env = {"MASTER_PORT": str(master_port), GENERATION: str(self.run.generation.number)}
+                starts = [replace(start, env={**start.env, **env}) for start in node_plan.starts]
                 await asyncio.gather(*(session.start(start, await_port=master_port) for start in starts))
             except TransportError as error:
                 if not port.done() and node_plan.node.name == self.plan.master.node:
@@ -588,7 +598,3 @@ async def _release(session: NodeSession, port: int) -> None:
     # A node that is lost has its own event.
     with suppress(TransportError):
         await session.release(port)
-
-
-def _set_master_port(starts: tuple[Start, ...], port: int) -> list[Start]:
-    return [replace(start, env={**start.env, "MASTER_PORT": str(port)}) for start in starts]

@@ -25,6 +25,7 @@ from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
+from aboard.core.run.run_state import Run
 from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
@@ -32,6 +33,7 @@ from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.flows.launch.recover_run import RunRecovery
 from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
 
@@ -181,6 +183,8 @@ async def launch(
             fixed_port=spec.request.master_port is not None,
             stop_on_stall=spec.request.stop_on_stall,
             recovery=_build_recovery(spec, plan, facts, dialer),
+            # A further Slurm job continues the record of the one before.
+            earlier=Run.replay(plan.run, read_events(record.run.events)).generation.number,
         )
         on_conductor(conductor)
         outcome = await conductor.conduct()
