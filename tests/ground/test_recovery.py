@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from deadlines import wait_until
 from launching import Launches, build_sandbox
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("recovery")]
@@ -32,8 +33,8 @@ while how != "none" and count < times and time.monotonic() < deadline:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Launches]:
-    """Three nodes with one rank each."""
-    with build_sandbox("recovery", nodes=3, slots=1) as made:
+    """Four nodes with one rank each."""
+    with build_sandbox("recovery", nodes=4, slots=1) as made:
         launches = Launches(made)
         launches.put("fails.py", JOB)
         yield launches
@@ -49,7 +50,10 @@ def test_a_killed_rank_restarts_the_run_on_the_same_nodes(hosts: Launches) -> No
     assert len(restarts) == 2
     assert verdicts[0] < restarts[0] < restarts[1]
     logs = hosts.aboard("logs", ran.run).stdout
-    assert "restart 2" in logs
+    assert "[attempt 3, ranks 0-1 ×2 ≈] rank 0 of 2 on n1 restart 2" in logs
+    ends = [f"attempt {number}: run-killed on n2; restart: the failure may be transient; " for number in (1, 2)]
+    for said in (ran.said, hosts.aboard("status", ran.run).stdout, hosts.aboard("why", ran.run).stdout):
+        assert all(end in said for end in ends), said
     assert hosts.orphans(ran.run) == {}
     assert hosts.orphans(f"{ran.run}.2") == {}
     assert hosts.orphans(f"{ran.run}.3") == {}
@@ -71,9 +75,26 @@ def test_an_unknown_failure_is_tried_once_more(hosts: Launches) -> None:
     assert "not restarted: it failed again with the same error at the same step" in ran.said
 
 
+def test_a_run_that_the_user_stops_is_not_restarted(hosts: Launches) -> None:
+    """Its ranks die of it, and that is no failure; Ctrl-C takes the same way."""
+    words = ("--include", "n[1-2]", "--restarts", "3", "--", "fails.py", "hold", "1")
+    with hosts.going("launch", *words) as going:
+        wait_until(lambda: "phase python 2/2" in going.said, 60, lambda: going.said)
+        assert hosts.aboard("stop", hosts.newest()).returncode == 0
+        assert going.wait(60) == 130, going.said
+        assert "attempt 2" not in going.said
+
+
 def test_a_spare_takes_the_place_of_a_node_that_fails_again_and_again(hosts: Launches) -> None:
-    """The third transient failure of a node is the node's: the spare gets its ranks, with the same numbers."""
-    ran = hosts.launch("--include", "n[1-3]", "--restarts", "5", "--spares", "1", "--", "fails.py", "kill", "3")
-    assert ran.code == 0, ran.said
-    assert "n2 failed 3 times without a new checkpoint: n3 takes over" in ran.said
-    assert "rank 1 of 2 on n3 restart 3" in hosts.aboard("logs", ran.run, "--rank", "1").stdout
+    """The third transient failure is the node's. The first spare fails its check: the next one gets its ranks."""
+    words = ("--include", "n[1-4]", "--restarts", "5", "--spares", "2", "--", "fails.py", "kill", "3")
+    with hosts.going("launch", *words) as going:
+        wait_until(lambda: "attempt 2" in going.said, 60, lambda: going.said)
+        hosts.box.host("n3").kill_power()
+        assert going.wait(180) == 0, going.said
+        said = going.said
+    run = hosts.newest()
+    assert "n2 failed 3 times without a new checkpoint: n3 takes over" in said
+    assert "warning: spare n3 is left out: " in said
+    assert said.index("n2 failed 3 times without a new checkpoint: n4 takes over") > said.index("n3 is left out")
+    assert "rank 1 of 2 on n4 restart 3" in hosts.aboard("logs", run, "--rank", "1").stdout

@@ -1,6 +1,7 @@
 """How a job of Slurm ends, by hand or by accident: nothing of the run is left on any host, and the reason is said."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -34,23 +35,33 @@ signal.signal(signal.SIGTERM, save)
 print("began", flush=True)
 time.sleep(600)
 """
-SCRIPT = "#!/bin/sh\n#SBATCH --no-kill\nexec aboard launch --check none -- /shared/rank.py\n"
+SCRIPT = "#!/bin/sh\n#SBATCH --no-kill\nexec aboard launch {words} -- /shared/rank.py\n"
+# What Slurm ends is over: nothing of it is started again.
+RECOVERING = "--check none --restarts 3"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Sandbox]:
-    """Four nodes with Slurm; the last test loses two of them."""
-    with build_sandbox("slurm-endings", nodes=4, slurm=True) as made:
+@contextmanager
+def build_cluster(label: str, *, nodes: int) -> Iterator[Sandbox]:
+    """Nodes with Slurm, and the script of the ranks."""
+    with build_sandbox(label, nodes=nodes, slurm=True) as made:
         assert made.head.run(["tee", "/shared/rank.py"], input=RANK).returncode == 0
         yield made
 
 
-class Job:
-    """A submitted job whose ranks have begun."""
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Sandbox]:
+    """Four nodes; the last test loses two of them."""
+    with build_cluster("slurm-endings", nodes=4) as made:
+        yield made
 
-    def __init__(self, box: Sandbox, name: str, *options: str) -> None:
+
+class Job:
+    """A submitted job whose ranks have begun, with these `words` of the launch."""
+
+    def __init__(self, box: Sandbox, name: str, *options: str, words: str = RECOVERING) -> None:
         self.box, self.out = box, f"/shared/{name}.out"
-        done = box.head.run(["sbatch", "--parsable", "-o", self.out, *options], input=SCRIPT)
+        script = SCRIPT.format(words=words)
+        done = box.head.run(["sbatch", "--parsable", "-o", self.out, *options], input=script)
         assert done.returncode == 0, done.stderr
         self.number = done.stdout.strip()
         wait_until(lambda: "phase python" in self.said, 60, lambda: f"its ranks: {self.said}")
@@ -71,7 +82,7 @@ class Job:
 def users_processes(box: Sandbox) -> dict[str, list[str]]:
     """The user's processes on the nodes: all are of a job."""
     found: dict[str, list[str]] = {}
-    for host in box.nodes:
+    for host in filter(lambda host: host.on, box.nodes):
         for pid in host.pids():
             try:
                 proc = Path(f"/proc/{pid}")
@@ -96,6 +107,7 @@ def test_scancel(cluster: Sandbox) -> None:
     assert f"job {job.number} was cancelled" in job.said, job.said
     assert count_ranks(job.said, "saved") == 4, job.said
     assert "exit code 130" in job.said.splitlines()[-1]
+    assert "attempt 2" not in job.said
 
 
 def test_scancel_of_an_interactive_job(cluster: Sandbox) -> None:
@@ -127,6 +139,7 @@ def test_preemption(cluster: Sandbox) -> None:
     job.wait_for_end(20)
     nothing_is_left(cluster)
     assert f"job {job.number} is preempted" in job.said
+    assert "attempt 2" not in job.said
     assert " saved" in job.said
 
 
@@ -143,14 +156,32 @@ def test_time_limit(cluster: Sandbox) -> None:
         job.wait_for_end(60)
         assert count_ranks(job.said, "saved") == 2, job.said
         assert "time limit" in job.said.splitlines()[-1]
+        assert "attempt 2" not in job.said
     assert late.state == "TIMEOUT"
     nothing_is_left(cluster)
 
 
+@pytest.mark.nightly
+def test_a_spare_of_the_job_takes_over() -> None:
+    """A node loses power: the job goes on, and its ranks run on the spare. Then scancel ends it for good."""
+    with build_cluster("slurm-spare", nodes=3) as box:
+        job = Job(box, "spare", "-N3", words="--restarts 3 --spares 1")
+        assert "note: the run is controlled from n1: if that node fails, Slurm ends job" in job.said
+        box.host("n2").kill_power()
+        wait_until(lambda: "attempt 2: restarting" in job.said, 150, lambda: f"the spare: {job.said}")
+        assert "run-node-gone  n2" in job.said
+        assert "recovery: n2 failed: n3 takes over" in job.said
+        wait_until(lambda: count_ranks(job.said, "began") == 4, 60, lambda: f"its ranks: {job.said}")
+        assert box.head.run(["scancel", job.number]).returncode == 0
+        job.wait_for_end(60)
+        assert "attempt 3" not in job.said
+        nothing_is_left(box, 30)
+
+
 def test_losing_a_node(cluster: Sandbox) -> None:
     """One job loses a node's slurmd, another a node's network: each names its node, and nothing stays anywhere."""
-    first = Job(cluster, "without-slurmd", "-w", "n[1-2]", "-N2")
-    second = Job(cluster, "without-network", "-w", "n[3-4]", "-N2")
+    first = Job(cluster, "without-slurmd", "-w", "n[1-2]", "-N2", words="--check none")
+    second = Job(cluster, "without-network", "-w", "n[3-4]", "-N2", words="--check none")
     inject_fault(cluster, cluster.host("n2"), SlurmdKilled())
     inject_fault(cluster, cluster.host("n4"), LinkDown())
     for job, lost in ((first, "n2"), (second, "n4")):

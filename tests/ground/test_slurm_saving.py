@@ -35,10 +35,13 @@ def cluster() -> Iterator[Sandbox]:
 class Training:
     """A submitted training; it is some steps further when this is made."""
 
-    def __init__(self, box: Sandbox, name: str, *options: str, saves: int | None = None) -> None:
+    def __init__(
+        self, box: Sandbox, name: str, *options: str, saves: int | None = None, restarts: int | None = None
+    ) -> None:
         self.box, self.out = box, f"{FOLDER}/{name}.out"
         sets = (*SETS, f"train.output_dir={FOLDER}/{name}", *([f"train.save_steps={saves}"] if saves else []))
         words = " ".join(f"--set {word}" for word in sets)
+        words += "" if restarts is None else f" --restarts {restarts}"
         script = f"#!/bin/sh\n#SBATCH --no-kill\nexport OMP_NUM_THREADS=1\nexec aboard train --check none {words}\n"
         argv = ["sbatch", "--parsable", "-N2", "--gpus-per-node=1", "--open-mode=append", "-o", self.out, *options]
         done = box.head.run(argv, input=script, cwd=FOLDER)
@@ -109,7 +112,7 @@ def test_a_requeued_training_resumes(cluster: Sandbox) -> None:
 
 def test_a_lost_node_leaves_the_last_checkpoint(cluster: Sandbox) -> None:
     """What was saved before is whole; the same job again continues from there."""
-    training = Training(cluster, "lost", saves=5)
+    training = Training(cluster, "lost", saves=5, restarts=0)
     training.wait_for(lambda: training.saved_step >= 5, 120)
     with inject_temporarily(cluster, cluster.host("n2"), LinkDown()):
         training.wait_for_end(150)

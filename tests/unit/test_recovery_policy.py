@@ -2,15 +2,10 @@
 
 from dataclasses import replace
 
-import click
 import pytest
 
-from aboard.cli.options.run_options import RunOptions
-from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
 from aboard.core.run.failure_classes import FailureClass, classify_failure, list_classes
-from aboard.core.run.recovery_policy import Action, Failure, RecoverySettings, StallAction, decide_recovery
-from aboard.diagnoses import InputError
+from aboard.core.run.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
 from aboard.diagnoses.catalogue import all_diagnoses
 
 TRANSIENT, NODE, PROGRAM, OUTSIDE, UNKNOWN = FailureClass
@@ -126,59 +121,6 @@ def test_the_class_depends_on_the_variant_and_the_circumstances(
 ) -> None:
     """The same code is a node's here and the program's there."""
     assert classify_failure(code, variant, **circumstances) is kind
-
-
-@pytest.mark.parametrize(
-    ("restarts", "spares", "expected"),
-    [
-        (None, None, (0, ())),
-        (3, None, (3, ())),
-        (None, "1", (1, ("n4",))),
-        (5, "n2,n1", (5, ("n2", "n1"))),
-        (0, "2", (0, ("n3", "n4"))),
-    ],
-)
-def test_options_of_a_launch(restarts: int | None, spares: str | None, expected: tuple[int, tuple[str, ...]]) -> None:
-    """Spares are the last nodes, or those that are named, and imply restarts."""
-    got = _build_recovery(restarts, spares)
-    assert (got.restarts, got.spares) == expected
-
-
-@pytest.mark.parametrize(("spares", "seen"), [("n9", "n9 is not a node"), ("4", "no node would be left")])
-def test_spares_that_can_not_be(spares: str, seen: str) -> None:
-    """A name that is no node, and as many as there are nodes."""
-    with pytest.raises(InputError, match=seen):
-        _build_recovery(None, spares)
-
-
-def _build_recovery(
-    restarts: int | None, spares: str | None, on_stall: str | None = None, default: StallAction = StallAction.REPORT
-) -> RecoverySettings:
-    options = RunOptions(
-        ranks=None,
-        envs=(),
-        check="quick",
-        detach=False,
-        restarts=restarts,
-        spares=spares,
-        on_stall=on_stall,
-        run=None,
-        resubmits=0,
-    )
-    cluster = Cluster(nodes=tuple(Node(name=name) for name in ACTIVE))
-    return options.build_recovery(cluster, RecoverySettings(on_stall=default))
-
-
-def test_a_stuck_run_is_restarted_only_where_there_are_restarts() -> None:
-    """A training restarts by default; asking for it without restarts is a mistake."""
-    training = StallAction.RESTART
-    assert _build_recovery(3, None, default=training).on_stall is StallAction.RESTART
-    assert _build_recovery(None, None, default=training).on_stall is StallAction.REPORT
-    assert _build_recovery(3, None).on_stall is StallAction.REPORT
-    assert _build_recovery(3, None, "restart").on_stall is StallAction.RESTART
-    assert _build_recovery(3, None, "stop", default=training).on_stall is StallAction.STOP
-    with pytest.raises(click.BadParameter, match="restart needs --restarts"):
-        _build_recovery(0, None, "restart")
 
 
 def test_every_class_is_of_a_failure_that_exists_and_is_listed_once() -> None:

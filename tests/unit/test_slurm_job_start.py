@@ -8,7 +8,7 @@ from commands import aboard
 
 from aboard.config.slurm_allocation import describe_node_failure
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
-from aboard.core.slurm.no_kill import find_no_kill
+from aboard.core.slurm.no_kill import describe_missing_no_kill, find_no_kill
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import AboardError, InputError, format_shell
 from aboard.flows.slurm.job_start import check_job_size, check_job_start
@@ -88,6 +88,29 @@ def test_a_job_that_one_failed_node_ends(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("")
     note = describe_node_failure(env, job(2, 2))
     assert note == "unless the job was requested with --no-kill, Slurm ends job 7 when one of its nodes fails"
+
+
+def test_a_run_that_is_to_outlive_its_nodes_is_told_what_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job without --no-kill, with the line to type; and always the node of its conductor."""
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    write_script(tmp_path)
+    assert describe_node_failure(env, job(2, 2), recovers=True) == (
+        "unless sbatch got --no-kill on its command line, Slurm ends job 7 when one of its nodes fails, and the run"
+        " with it: it is not restarted; add to the script: #SBATCH --no-kill"
+    )
+    assert describe_missing_no_kill(job(2, 2), no_kill=False, batch=False, recovers=True) == (
+        "Slurm ends job 7 when one of its nodes fails, and the run with it: it is not restarted;"
+        " ask for a job with: salloc --no-kill"
+    )
+    write_script(tmp_path, "#SBATCH --no-kill")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    assert check_job_start(job(2, 2), COMMAND, recovers=True) == (
+        "the run is controlled from n1: if that node fails, Slurm ends job 7",
+    )
+    assert check_job_start(job(2, 2), COMMAND) == ()
 
 
 def test_the_first_start_of_a_job(runs: Runs) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from io import BytesIO
@@ -28,7 +28,7 @@ from aboard.checks.train.resumable_checkpoints import (
     build_checkpoints_probe,
     find_newest_checkpoint,
 )
-from aboard.checks.train.training_rules import ModelLimits, TrainingPreflight
+from aboard.checks.train.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight
 from aboard.cli.export import format_export
 from aboard.cli.runs.launch_view import format_finished_lines
 from aboard.config.this_machine import abbreviate_home, get_cache_folder
@@ -52,6 +52,7 @@ from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, p
 from aboard.flows.train.prepare_training import build_resume_command, find_early_findings
 from aboard.flows.train.trainer_process import TrainerProcess, ask_trainer
 from aboard.flows.train.training_payload import (
+    EstimateMemory,
     TrainingInputs,
     TrainingPayload,
     build_code_archive,
@@ -321,11 +322,12 @@ def part() -> PreparedDataset:
     )
 
 
-def plan_of(ranks: int = 1) -> Plan:
-    cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
+def plan_of(*names: str) -> Plan:
+    names = names or ("n1", "n2")
+    cluster = Cluster(nodes=tuple(Node(name=name) for name in names))
     wanted = build_request({"MINE": "1"})
-    seats = {name: NodeResources(address=name) for name in ("n1", "n2")}
-    return make_plan(cluster, wanted, seats, run="r", master=MasterAddress(node="n1", address="n1"))
+    seats = {name: NodeResources(address=name) for name in names}
+    return make_plan(cluster, wanted, seats, run="r", master=MasterAddress(node=names[0], address=names[0]))
 
 
 def facts(**answers: Any) -> Facts:
@@ -333,7 +335,9 @@ def facts(**answers: Any) -> Facts:
     return Facts(cluster=cluster, contacts={}, answers=answers)
 
 
-def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], TrainingPreflight]:
+def settle(
+    text: str, known: Facts, *names: str, estimate: EstimateMemory | None = None
+) -> tuple[Plan, list[Finding], TrainingPreflight]:
     seen: list[TrainingPreflight] = []
     cargo = TrainingPayload(
         inputs=TrainingInputs(
@@ -347,10 +351,10 @@ def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], TrainingPrefli
         ),
         command=TYPED,
         upload=_nowhere,
-        estimate_memory=_unknown,
+        estimate_memory=estimate or _unknown,
         on_settled=lambda boarding, _findings: seen.append(boarding),
     )
-    plan, findings = asyncio.run(cargo.settle(plan_of(), known))
+    plan, findings = asyncio.run(cargo.settle(plan_of(*names), known))
     return (
         plan,
         list(findings),
@@ -358,7 +362,21 @@ def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], TrainingPrefli
     )
 
 
-async def _nowhere(*_: object) -> None: ...
+def test_a_smaller_world_is_estimated_and_judged_anew() -> None:
+    """What fits on two nodes does not on the one that is left, where each rank has twice as much."""
+
+    async def estimate(_training: Training, ranks: Mapping[str, int], *_: object) -> RankMemoryNeeds:
+        share = 96 * GIB // len(ranks)
+        return RankMemoryNeeds(states=share, total=share)
+
+    known = facts(**{MEMORY.name: dict.fromkeys(("n1", "n2"), 64 * GIB), GPU_SPECS.name: {"n1": (), "n2": ()}})
+    text = "train: {model: ./model, global_batch_size: 4}\n"
+    for names, refused in ((("n1", "n2"), []), (("n2",), ["train-memory"])):
+        _plan, findings, _preflight = settle(text, known, *names, estimate=estimate)
+        assert [each.code for each in findings if each.severity is Severity.BLOCK] == refused
+
+
+async def _nowhere(*_: object, quiet: bool = False) -> None: ...
 
 
 async def _unknown(*_: object) -> None: ...

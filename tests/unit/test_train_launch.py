@@ -27,6 +27,8 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
+from aboard.record.event_log import read_events
+from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -56,6 +58,9 @@ class Freight:
         if self._fails:
             raise AboardError(file_sync.DISK_FULL, "n1 is full", fix=Fix("df -h"))
 
+    async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
+        self.story.append(f"loaded {node.name}")
+
     def resume(self, plan: Plan) -> Plan:
         self.story.append("resumed")
         return plan
@@ -81,8 +86,8 @@ class Onlooker:
     def tick(self, now: float) -> None: ...
 
 
-def launched(folder: Path, freight: Freight) -> LaunchResult:
-    run = Runs(folder).create(datetime.now(UTC), Random())  # noqa: S311 - a name, no secret
+def launched(folder: Path, freight: Freight, *, run: RunDirectory | None = None) -> LaunchResult:
+    run = run or Runs(folder).create(datetime.now(UTC), Random())  # noqa: S311 - a name, no secret
     record = Record.open(run, ranks=4)
 
     async def story() -> LaunchResult:
@@ -107,6 +112,17 @@ def test_cargo_is_settled_then_loaded_then_ranks_start(tmp_path: Path) -> None:
     done = launched(tmp_path, freight)
     assert freight.story == ["settled for 4", "loaded", "began settled", *["started"] * 4]
     assert done.refused == ()
+
+
+@pytest.mark.ci
+def test_a_further_job_continues_the_numbers_of_attempts(tmp_path: Path) -> None:
+    """Its supervisors and its lines are told apart from those of the job before."""
+    run = Runs(tmp_path).open_or_create("20250102-0304-calm-otter")
+    for number in (1, 2):
+        launched(tmp_path, Freight(), run=run)
+        assert [event.data["number"] for event in read_events(run.events) if event.kind == "generation"] == [
+            *range(1, number + 1)
+        ]
 
 
 def test_what_is_in_the_way_stops_it_before_anything_is_brought(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from aboard.cli.options.run_options import (
     CHECK_OPTION,
     DETACH_OPTION,
     ENV_OPTION,
+    MIN_NODES_OPTION,
     NEEDS_DRY_RUN,
     ON_STALL_OPTION,
     RANKS_OPTION,
@@ -28,7 +29,6 @@ from aboard.cli.options.typed_command import TypedCommand, check_script_exists
 from aboard.cli.options.typed_words import format_typed_command, list_typed_words
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.run.lease import Lease
-from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import parse_size
 from aboard.diagnoses import InputError, Problem
@@ -69,6 +69,7 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
 @CHECK_OPTION
 @RESTARTS_OPTION
 @SPARES_OPTION
+@MIN_NODES_OPTION
 @click.option(
     "--grace",
     type=click.FloatRange(0),
@@ -173,11 +174,13 @@ def launch(
         cluster, request = resolve_request(cluster, request, str(Path.cwd()), shell=os.environ)
         raise_open_file_limit(len(cluster))
         command_again = format_typed_command(sys.argv[1:])
-        notes += where.check_job(command_again, detach=options.detach)
+        asked = replace(cluster.recovery, restarts=request.restarts or cluster.recovery.restarts)
+        names = [node.name for node in cluster]
+        recovery = options.resolve_recovery(asked, names, restarts=0, min_nodes_refusal="launch")
+        notes += where.check_job(command_again, detach=options.detach, recovers=recovery.restarts > 0)
         if not typed_words.has_own_size:
             notes += options.check_job_size(where, command_again, request.ranks)
         last = Lease(seconds=lease or options.lease_seconds, grace=grace)
-        recovery = options.build_recovery(cluster, RecoverySettings(restarts=request.restarts))
         return options.build_spec(cluster, request, last, notes, sync_limit=limit, recovery=recovery)
 
     job = typed_words.find_job()

@@ -17,6 +17,7 @@ from aboard.core.text.rank_sets import parse_ranks
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.flows.attempt_times import AttemptTimes
 from aboard.flows.logs import LogQuery, read_logs
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.runs import Runs
@@ -87,15 +88,17 @@ def logs(
         click.secho(f"{run_directory.id}, {run_directory.state.value}", err=True, dim=True)
     log_lines = read_logs(run_directory, query, now=time())
     try:
-        _print_lines(log_lines, as_raw=as_raw, follow=follow)
+        formatter = LogLineFormatter(
+            styled=sys.stdout.isatty(), find_attempt=AttemptTimes(run_directory.events).find_attempt
+        )
+        _print_lines(log_lines, formatter, as_raw=as_raw, follow=follow)
     except BrokenPipeError:
         # `aboard logs | head` closes the pipe; Python would report an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_lines(log_lines: Iterable[FoldedLine], *, as_raw: bool, follow: bool) -> None:
+def _print_lines(log_lines: Iterable[FoldedLine], lines: LogLineFormatter, *, as_raw: bool, follow: bool) -> None:
     out = sys.stdout.buffer
-    lines = LogLineFormatter(styled=sys.stdout.isatty())
     missing = 0
     for each in log_lines:
         if as_raw:

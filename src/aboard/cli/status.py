@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from time import sleep, time
 
 import click
@@ -11,6 +12,7 @@ from rich.console import Console
 from aboard.cli.printed_output import print_findings, print_report
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.core.run.run_progress import RunProgress
+from aboard.core.run.run_state import GenerationEnd
 from aboard.flows.launch.control_socket import ask_progress, watch_progress
 from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
 from aboard.record.run_directory import RunDirectory
@@ -57,6 +59,7 @@ def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
         console.print(RunListView([_build_run_line(run_summary)]), crop=False)
+        _print_attempts(run_summary.attempts)
         label, cost = format_cost(run_summary.spent, run_summary.goodput, restarts=run_summary.generation - 1)
         if cost:
             click.echo(f"{label} {cost}")
@@ -68,8 +71,15 @@ def _build_json(run: RunDirectory) -> RunProgress | RunSummary:
     return asyncio.run(ask_progress(run)) if run.live and run.socket.exists() else summarize_run(run)
 
 
+def _print_attempts(attempts: Sequence[GenerationEnd]) -> None:
+    for attempt in attempts:
+        click.echo(str(attempt))
+
+
 async def _show_progress(run: RunDirectory, console: Console) -> None:
-    console.print(RosterView(await ask_progress(run)), crop=False)
+    progress = await ask_progress(run)
+    console.print(RosterView(progress), crop=False)
+    _print_attempts(progress.attempts)
 
 
 async def _follow_progress(run: RunDirectory, console: Console) -> None:

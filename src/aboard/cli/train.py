@@ -1,6 +1,8 @@
 """`aboard train`."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +13,7 @@ from aboard.cli.options.run_options import (
     CHECK_OPTION,
     DETACH_OPTION,
     ENV_OPTION,
+    MIN_NODES_OPTION,
     NEEDS_DRY_RUN,
     ON_STALL_OPTION,
     RANKS_OPTION,
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 # Between SIGTERM and SIGKILL when the user stops the run: time to save a last checkpoint.
 FAREWELL_SECONDS = 300.0
+# Without a new checkpoint, unless the user says otherwise.
+RESTARTS = 10
 
 
 @click.command()
@@ -51,6 +56,7 @@ FAREWELL_SECONDS = 300.0
 @RESTARTS_OPTION
 @SPARES_OPTION
 @ON_STALL_OPTION
+@MIN_NODES_OPTION
 @DETACH_OPTION
 @run_options
 def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bool, other: str | None) -> None:
@@ -90,17 +96,35 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
     if (job := where.job_to_submit) is not None:
         options.read_environment()
         _require_resume(settings, job)
-        sys.exit(prepare_and_submit(settings, job, sys.argv[1:], ranks=options.ranks, dry=dry, detach=detach))
+        # Slurm chooses the nodes: spares that have a name are looked for in the job.
+        names = [f"node{number + 1}" for number in range(job.nodes)]
+        spares = _resolve_recovery(settings, options, names, named=False).spares
+        ranks, words = options.ranks, sys.argv[1:]
+        sys.exit(prepare_and_submit(settings, job, words, ranks=ranks, spares=len(spares), dry=dry, detach=detach))
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     command = format_typed_command(sys.argv[1:])
     notes = options.check_job_size(where, command, options.ranks)
     typed_env = options.read_environment()
-    notes += where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto")
+    recovery = _resolve_recovery(settings, options, [node.name for node in cluster])
+    resumes, recovers = settings.settings["resume"] == "auto", recovery.restarts > 0
+    notes += where.check_job(command, detach=detach, resumes=resumes, recovers=recovers)
     lease = Lease(seconds=options.lease_seconds, farewell=FAREWELL_SECONDS)
-    recovery = options.build_recovery(cluster, RecoverySettings(on_stall=StallAction.RESTART))
     spec = options.build_spec(cluster, build_request(typed_env, options.ranks), lease, notes, recovery=recovery)
     sys.exit(prepare_and_train(settings, spec, typed_env=typed_env, dry=dry, detach=detach))
+
+
+def _resolve_recovery(
+    config: "TrainSettings", options: RunOptions, names: Sequence[str], *, named: bool = True
+) -> RecoverySettings:
+    """What is done after a failure of a training on these nodes; without `named`, their real names are not known."""
+    asked = config.recovery.override(options.recovery)
+    if not named and not isinstance(asked.spares, int):
+        asked = replace(asked, spares=None)
+    refusal = "" if config.settings["global_batch_size"] else "batch"
+    return options.resolve_recovery(
+        asked, names, restarts=RESTARTS, on_stall=StallAction.RESTART, min_nodes_refusal=refusal
+    )
 
 
 def _require_resume(config: "TrainSettings", slurm: "SlurmSettings") -> None:

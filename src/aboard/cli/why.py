@@ -142,6 +142,8 @@ def _find_run(what: str) -> RunDirectory:
 
 
 def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | None, *, verbose: bool) -> None:
+    for attempt in summarize_run(run).attempts:
+        click.echo(str(attempt))
     if run.live:
         click.echo(f"{run.id} is running:")
         console.print(VerdictView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)

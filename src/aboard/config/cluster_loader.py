@@ -60,7 +60,13 @@ def load_cluster(
     node_source = _find_node_source(names, hostfile, config, allocation)
     nodes = build_nodes(_read_entries(node_source, config), config, here)
     nodes = _pick_nodes(nodes, here, allocation, include=include, exclude=exclude)
-    return Cluster(nodes=_add_head(nodes, here, toward), source=node_source.source, writes=_build_writes(config))
+    nodes = _add_head(nodes, here, toward)
+    if config is None:
+        return Cluster(nodes=nodes, source=node_source.source)
+    from aboard.config.config_loader import build_recovery_request  # noqa: PLC0415 - as in _load_config
+
+    recovery = build_recovery_request(config)
+    return Cluster(nodes=nodes, source=node_source.source, writes=_build_writes(config), recovery=recovery)
 
 
 def guess_nodes(
@@ -177,8 +183,8 @@ def _pick_nodes(
     return picked
 
 
-def _build_writes(config: "LoadedConfig | None") -> PlannedWrites | None:
-    section = config.document.run if config else None
+def _build_writes(config: "LoadedConfig") -> PlannedWrites | None:
+    section = config.document.run
     return PlannedWrites(path=section.output, size=section.writes) if section else None
 
 

@@ -16,6 +16,7 @@ from aboard.config.schema.aboard_yaml import AboardConfig, derive_source_name
 from aboard.config.schema.base_section import Section
 from aboard.config.validation_problems import find_subtree, list_problems, parse_position
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
+from aboard.core.run.recovery_request import RecoveryRequest
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
@@ -62,6 +63,17 @@ def load_config_files(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> Loa
     if mistakes:
         raise InputError(configuration.CONFIG, sorted(mistakes, key=lambda problem: parse_position(problem.where)))
     return LoadedConfig(document=document, tree=tree)
+
+
+def build_recovery_request(config: LoadedConfig) -> RecoveryRequest:
+    """What the section `recover` asks for."""
+    section = config.document.recover
+    if section is None:
+        return RecoveryRequest()
+    said = section.model_dump(exclude_none=True)
+    spares = tuple(section.spares) if isinstance(section.spares, list) else section.spares
+    places = {name: f"recover.{name} ({config.where('recover', name)})" for name in said}
+    return RecoveryRequest(**{**said, "spares": spares}, places=places)
 
 
 def build_json_schema() -> str:

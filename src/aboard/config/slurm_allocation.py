@@ -34,12 +34,14 @@ def read_allocation(environ: Mapping[str, str]) -> SlurmAllocation | None:
     return replace(found, nodes=tuple(replace(node, gpus=None) for node in found.nodes))
 
 
-def describe_node_failure(environ: Mapping[str, str], allocation: SlurmAllocation) -> str | None:
+def describe_node_failure(
+    environ: Mapping[str, str], allocation: SlurmAllocation, *, recovers: bool = False
+) -> str | None:
     """A note if Slurm would end the whole job when one node fails."""
     script, _ = _run_scontrol(environ, "write", "batch_script", str(allocation.job), "-")
     batch = script.startswith("#!")
     no_kill = find_no_kill(environ, script=script if batch else None, salloc=() if batch else _find_salloc_argv())
-    return describe_missing_no_kill(allocation, no_kill=no_kill, batch=batch)
+    return describe_missing_no_kill(allocation, no_kill=no_kill, batch=batch, recovers=recovers)
 
 
 def _find_salloc_argv() -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.events import Measurement
-from aboard.core.run.run_state import Run
+from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
 from aboard.flows.slurm.job_runs import JobRun
@@ -41,6 +41,8 @@ class RunSummary:
     # The seconds of each class of its ledger, and the share of them that its steps needed, if that is known.
     spent: Mapping[str, float] = field(default_factory=dict)
     goodput: float | None = None
+    # How its attempts ended that failed, if there was more than one.
+    attempts: tuple[GenerationEnd, ...] = ()
 
 
 def list_summaries(runs: Iterable[RunDirectory], jobs: Mapping[str, JobRun]) -> Iterator[RunSummary]:
@@ -97,6 +99,7 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         generation=folded.generation.number,
         spent=folded.ledger.measure(until),
         goodput=folded.ledger.compute_goodput(step, until),
+        attempts=tuple(folded.recoveries) if folded.generation.number > 1 else (),
     )
 
 

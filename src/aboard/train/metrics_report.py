@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Self, TextIO
 
 from aboard.core.plan.training_settings import Training
+from aboard.core.run.run_state import GENERATION
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
@@ -39,6 +40,7 @@ class MetricsReporter:
         self._tracker_run = ""
         self._told: dict[str, Any] = {}
         self._saved: int | None = None
+        self._generation = int(os.environ.get(GENERATION, "1"))
         if main:
             _require_trackers(training)
 
@@ -97,13 +99,16 @@ class MetricsReporter:
         if self._file is None:
             return
         # JSON has no nan: non-finite values are null.
-        values = {name: _replace_nonfinite(value) for name, value in metrics.items()} | {"time": round(time(), 3)}
+        values = {name: _replace_nonfinite(value) for name, value in metrics.items()}
+        values |= {"time": round(time(), 3), "generation": self._generation}
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step, and the next step,
         # which may follow before the head has looked, must not replace an evaluation.
-        lasting = {name: self._told[name] for name in ("eval_loss", "best_eval_loss", "start") if name in self._told}
-        self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
+        if self._told.get("step") != metrics["step"]:
+            lasting = ("eval_loss", "best_eval_loss", "start")
+            self._told = {name: self._told[name] for name in lasting if name in self._told}
+        self._told = {**self._told, **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
 

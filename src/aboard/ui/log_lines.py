@@ -7,7 +7,7 @@
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -28,10 +28,14 @@ _MISSING = Style(color="red")
 
 
 class LogLineFormatter:
-    """Formats log lines; `styled` is for a terminal, where the time has no date."""
+    """Formats log lines; `styled` is for a terminal, where the time has no date.
 
-    def __init__(self, *, styled: bool) -> None:
+    `find_attempt` says which attempt of the run printed something at a time; None if there was only one.
+    """
+
+    def __init__(self, *, styled: bool, find_attempt: Callable[[float], int | None] = lambda _at: None) -> None:
         self._styled = styled
+        self._find_attempt = find_attempt
 
     def text(self, folded: FoldedLine) -> Iterator[str]:
         """The lines to print, without line ends; none if the entry only ends a line that was already shown."""
@@ -43,7 +47,7 @@ class LogLineFormatter:
             yield self._line(folded, part, None)
 
     def _line(self, folded: FoldedLine, text: str, style: Style | None) -> str:
-        when, who = self._when(folded.line.at), _format_ranks(folded)
+        when, who = self._when(folded.line.at), _format_ranks(folded, self._find_attempt(folded.line.at))
         if not self._styled:
             return f"{when} {who} {text}"
         source = _ERR if folded.line.stream == "stderr" else _OUT
@@ -85,12 +89,13 @@ def _keep_letters(text: str) -> str:
     return _NO_LETTERS.sub("", text)
 
 
-def _format_ranks(folded: FoldedLine) -> str:
+def _format_ranks(folded: FoldedLine, attempt: int | None) -> str:
     if len(folded.ranks) == 1:
         ranks = f"rank {folded.ranks[0]}"
     else:
         ranks = f"ranks {fold_ranks(folded.ranks)} ×{len(folded.ranks)}{' ≈' if folded.alike else ''}"
-    return f"[{ranks}{' stderr' if folded.line.stream == 'stderr' else ''}]"
+    which = "" if attempt is None else f"attempt {attempt}, "
+    return f"[{which}{ranks}{' stderr' if folded.line.stream == 'stderr' else ''}]"
 
 
 def _apply_style(style: Style, text: str) -> str:

@@ -89,13 +89,15 @@ class NodeArguments:
         """The same; None inside a job, where its nodes are used."""
         return None if self.allocation is not None else self.slurm_settings
 
-    def check_job(self, command: Shell, *, detach: bool, resumes: bool | None = None) -> tuple[str, ...]:
+    def check_job(
+        self, command: Shell, *, detach: bool, recovers: bool, resumes: bool | None = None
+    ) -> tuple[str, ...]:
         """Notes on the Slurm job; see `check_job_start`."""
         if self.allocation is None:
             return ()
         from aboard.flows.slurm.job_start import check_job_start  # noqa: PLC0415 - only inside a job
 
-        return check_job_start(self.allocation, command, detach=detach, resumes=resumes)
+        return check_job_start(self.allocation, command, detach=detach, resumes=resumes, recovers=recovers)
 
     def check_job_size(self, command: Shell, *, ranks: int | None) -> tuple[str, ...]:
         """Compares the Slurm job with cluster.slurm, unless nodes are chosen otherwise."""

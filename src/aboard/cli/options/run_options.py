@@ -6,7 +6,7 @@ Each is declared here once; a command puts it where its help lists it, and gets 
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,11 @@ from aboard.cli.options.typed_words import RESUBMIT, RUN, format_typed_command
 from aboard.config.input_files import read_text
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.core.run.recovery_policy import RecoverySettings, StallAction
+from aboard.core.run.recovery_request import RecoveryRequest, parse_spares, resolve_recovery
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import AboardError, InputError, Problem, Shell
@@ -55,7 +55,8 @@ RESTARTS_OPTION = click.option(
     "--restarts",
     type=click.IntRange(0),
     metavar="N",
-    help="Restart after a failure that is not the program's, up to N times without a new checkpoint.",
+    help="Restart after a failure that is not the program's, up to N times without a new checkpoint; default: 10 for"
+    " train, 0 for launch.",
 )
 SPARES_OPTION = click.option(
     "--spares",
@@ -66,7 +67,13 @@ ON_STALL_OPTION = click.option(
     "--on-stall",
     type=click.Choice([action.value for action in StallAction]),
     help="When ranks are stuck: report why, also stop the run, or restart it after a minute, unless the program is the"
-    " cause. Default: report; restart for a training with --restarts.",
+    " cause. Default: report; restart for a training with restarts.",
+)
+MIN_NODES_OPTION = click.option(
+    "--min-nodes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Continue on fewer nodes, but at least N, when one fails and no spare is left.",
 )
 DETACH_OPTION = click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop."
@@ -84,6 +91,7 @@ class RunOptions:
     restarts: int | None
     spares: str | None
     on_stall: str | None
+    min_nodes: int | None
     run: str | None
     resubmits: int
 
@@ -115,26 +123,23 @@ class RunOptions:
         """Notes on the size of the Slurm job; one that Aboard submitted has the size that was asked for then."""
         return () if self.run is not None else where.check_job_size(command, ranks=ranks)
 
-    def build_recovery(self, cluster: Cluster, default: RecoverySettings) -> RecoverySettings:
-        """What is done after a failure: `default`, where the command line doesn't say otherwise."""
-        names = [node.name for node in cluster]
-        spares = default.spares
-        if self.spares is not None:
-            count = int(self.spares) if self.spares.isdecimal() else None
-            spares = tuple(self.spares.split(",")) if count is None else tuple(names[len(names) - count :])
-            missing = [name for name in spares if name not in names]
-            if missing or len(spares) >= len(names):
-                seen = f"{missing[0]} is not a node of this run" if missing else "no node would be left for ranks"
-                fix = commands.LAUNCH_SPARES.fix(nodes=fold_names(names))
-                raise InputError(commands.LAUNCH_SPARES, [Problem(where=f"--spares {self.spares}", seen=seen, fix=fix)])
-        implied = default.restarts or len(spares)
-        restarts = implied if self.restarts is None else self.restarts
-        on_stall = default.on_stall if self.on_stall is None else StallAction(self.on_stall)
-        if on_stall is StallAction.RESTART and not restarts:
-            if self.on_stall is not None:
-                raise click.BadParameter("restart needs --restarts", param_hint="--on-stall")
-            on_stall = StallAction.REPORT
-        return replace(default, restarts=restarts, spares=spares, on_stall=on_stall)
+    @property
+    def recovery(self) -> RecoveryRequest:
+        """What these options ask for."""
+        spares = None if self.spares is None else parse_spares(self.spares)
+        places = {"spares": f"--spares {self.spares}", "min_nodes": f"--min-nodes {self.min_nodes}"}
+        said = {name: place for name, place in places.items() if getattr(self, name) is not None}
+        on_stall = None if self.on_stall is None else StallAction(self.on_stall)
+        return RecoveryRequest(
+            restarts=self.restarts, spares=spares, min_nodes=self.min_nodes, on_stall=on_stall, places=said
+        )
+
+    def resolve_recovery(self, asked: RecoveryRequest, names: Sequence[str], **default: Any) -> RecoverySettings:
+        """What is done after a failure on these nodes: `asked`, where these options don't say otherwise."""
+        settings = resolve_recovery(asked.override(self.recovery), names, **default)
+        if self.on_stall == StallAction.RESTART and not settings.restarts:
+            raise click.BadParameter("restart needs --restarts", param_hint="--on-stall")
+        return settings
 
     def build_spec(
         self, cluster: Cluster, request: LaunchRequest, lease: Lease, notes: tuple[str, ...], **more: Any

@@ -13,6 +13,7 @@ from aboard.cli.printed_output import print_findings, print_report, print_warnin
 from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import Action
+from aboard.core.run.run_state import describe_spare
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.untrusted import quote_word
@@ -127,6 +128,8 @@ class LaunchView:
                 self._shown = self._conductor.verdict
                 print_findings(self._console, self._shown)
             self.say(f"recovery: {event.data['why']}")
+        elif event.kind == "spare":
+            self.say(f"warning: {describe_spare(event.node, event.data['why'])}")
 
     def tick(self, now: float) -> None:
         if self._conductor is None:

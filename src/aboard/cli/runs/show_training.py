@@ -22,7 +22,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines
 from aboard.flows.launch.dial_and_launch import dial_and_launch
-from aboard.flows.launch.launch_run import LaunchSpec
+from aboard.flows.launch.launch_run import LaunchSpec, leave_out
 from aboard.flows.slurm.submit_job import check_submission
 from aboard.flows.sync.download import OnDownload
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress
@@ -43,7 +43,7 @@ def prepare_and_train(
 ) -> int:
     """Prepares the inputs, checks the nodes, copies files, and trains; returns the run's exit code."""
     reporter = PreparationReporter(Console(highlight=False), config)
-    if reporter.show_early_findings(spec.cluster, spec.request.ranks):
+    if reporter.show_early_findings(leave_out(spec.cluster, spec.recovery.spares), spec.request.ranks):
         return EXIT_BLOCKED
     with TrainerProcess(MEMORY_MODULE) as trainer:
         if not detach:
@@ -62,7 +62,14 @@ def prepare_and_train(
 
 
 def prepare_and_submit(
-    config: TrainSettings, slurm: SlurmSettings, argv: Sequence[str], *, ranks: int | None, dry: bool, detach: bool
+    config: TrainSettings,
+    slurm: SlurmSettings,
+    argv: Sequence[str],
+    *,
+    ranks: int | None,
+    spares: int,
+    dry: bool,
+    detach: bool,
 ) -> int:
     """A mistake in the settings or the data is found before the job waits in a queue.
 
@@ -70,7 +77,7 @@ def prepare_and_submit(
     was prepared; otherwise its first node prepares it again.
     """
     reporter = PreparationReporter(Console(highlight=False), config)
-    nodes = tuple(Node(name=f"node{number + 1}", slots=slurm.gpus_per_node) for number in range(slurm.nodes))
+    nodes = tuple(Node(name=f"node{number + 1}", slots=slurm.gpus_per_node) for number in range(slurm.nodes - spares))
     if reporter.show_early_findings(Cluster(nodes=nodes), ranks):
         return EXIT_BLOCKED
     if not dry:

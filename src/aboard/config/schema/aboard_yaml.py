@@ -15,6 +15,7 @@ from aboard.config.schema.field_types import (
     AbsolutePath,
     AddressPattern,
     ByteSize,
+    Duration,
     Env,
     Host,
     Line,
@@ -30,6 +31,7 @@ from aboard.config.schema.field_types import (
 )
 from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
+from aboard.core.cluster.node_sets import MAX_NAMES
 from aboard.core.text.data_reference import parse_share
 from aboard.diagnoses.untrusted import escape_text
 
@@ -117,6 +119,33 @@ class RunSection(Section):
     """The directory that the run writes to: an absolute path on the nodes. It need not exist yet."""
     writes: ByteSize
     """The free space that the run needs there: 200GB, 1.5TiB, or bytes. Old checkpoints count until removed."""
+
+
+SPARE_COUNT, SPARE_NAMES = "spare-count", "spare-names"
+
+
+def _tag_spares(value: object) -> str:
+    return SPARE_COUNT if isinstance(value, int | float) else SPARE_NAMES
+
+
+SpareNodes = Annotated[
+    Annotated[Annotated[int, Field(ge=0, le=MAX_NAMES)], Tag(SPARE_COUNT)]
+    | Annotated[Lines, Field(min_length=1), Tag(SPARE_NAMES)],
+    Discriminator(_tag_spares),
+]
+
+
+class RecoverSection(Section):
+    """What is done when a run fails for a reason that is not the program's; `aboard train` restarts by default."""
+
+    restarts: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """How often a failed run is restarted without a new checkpoint. Default: 10 for `aboard train`, 0 for others."""
+    spares: SpareNodes | None = None
+    """The last nodes, by number, or nodes by name, on which no ranks start until they replace a node that fails."""
+    min_nodes: Annotated[int, Field(ge=1, le=MAX_NAMES)] | None = None
+    """Continue a training on fewer nodes, but not fewer than these. Needs train.global_batch_size."""
+    wait: Duration | None = None
+    """How long to wait for a node to return, or for a service outside the run: 90s, 10m, 2h. Default: 10m."""
 
 
 def derive_source_name(path: str) -> str:
@@ -226,6 +255,8 @@ class AboardConfig(Section):
     """The nodes of a run and how to reach them."""
     run: RunSection | None = None
     """What the run writes; `aboard check` compares it with the free space."""
+    recover: RecoverSection | None = None
+    """What is done when a run fails: restarts, spare nodes."""
     data: DataSection | None = None
     """The training data; `aboard data` checks it."""
     train: TrainSection | None = None

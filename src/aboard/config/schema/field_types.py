@@ -8,7 +8,9 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from aboard.core.cluster.hostfile import MAX_SLOTS
 from aboard.core.text.byte_sizes import parse_size
+from aboard.core.text.durations import DAY, parse_duration
 from aboard.core.text.input_text import MAX_PORT, find_env_name_error, find_host_error, find_user_error
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
@@ -72,6 +74,14 @@ def _parse_size(value: object) -> object:
     return value
 
 
+def _parse_seconds(value: object) -> object:
+    """Seconds, from a text such as `10m`; other types but numbers are left for pydantic to refuse."""
+    try:
+        return parse_duration(str(value), where="") if isinstance(value, str | int | float) else value
+    except InputError as error:
+        refuse_value(error.problems[0].seen, "duration")
+
+
 def _wrap_in_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -96,6 +106,12 @@ ByteSize = Annotated[
     BeforeValidator(_parse_size),
     Field(ge=1, le=10**18),
     WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "examples": ["200GB", "1.5TiB"]}),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(_parse_seconds),
+    Field(ge=0, le=30 * DAY, allow_inf_nan=False),
+    WithJsonSchema({"type": "string", "examples": ["10m", "1h30m"]}),
 ]
 Line = Annotated[str, AfterValidator(_check_line)]
 Word = Annotated[str, AfterValidator(_check_word)]

@@ -5,13 +5,14 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from aboard.config.config_loader import LoadedConfig, load_config_files
+from aboard.config.config_loader import LoadedConfig, build_recovery_request, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.adapter_files import read_adapter_config
 from aboard.config.training.data_settings import DataSettings, build_data_settings
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.setting_conflicts import find_conflicts
 from aboard.core.plan.training_settings import TRAIN_SETTINGS, Adapter, DataPart, Training
+from aboard.core.run.recovery_request import RecoveryRequest
 from aboard.core.text.data_reference import format_share
 from aboard.core.text.hub_names import is_path
 from aboard.diagnoses import InputError, Problem
@@ -51,6 +52,7 @@ class TrainSettings:
     given: frozenset[str]
     choices: tuple[ResolvedSetting, ...]
     source: str
+    recovery: RecoveryRequest = RecoveryRequest()
 
     def training(
         self, *, model: str, tokenizer: str, data: Sequence[DataPart], validation: Sequence[DataPart], bf16: bool
@@ -141,6 +143,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
         given=frozenset(user_keys),
         choices=(),
         source=config.tree.where.rsplit(":", 2)[0],
+        recovery=build_recovery_request(config),
     )
     return _add_choices(train_settings, config)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from aboard.core.cluster.node import Node
+from aboard.core.run.recovery_request import RecoveryRequest
 from aboard.lazy_dataclass import dataclass
 
 # `Cluster.source` when the user named no node.
@@ -26,11 +27,15 @@ class PlannedWrites:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The nodes of a run. `source` says where they were read, for messages; `writes` is None if unknown."""
+    """The nodes of a run. `source` says where they were read, for messages; `writes` is None if unknown.
+
+    `recovery` is what the same file asks for.
+    """
 
     nodes: tuple[Node, ...]
     source: str = ""
     writes: PlannedWrites | None = None
+    recovery: RecoveryRequest = RecoveryRequest()
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

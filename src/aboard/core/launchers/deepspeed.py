@@ -1,11 +1,13 @@
 """Parses `deepspeed …` as DeepSpeed 0.19's launcher/runner.py does."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, build_program, parse_flags
 from aboard.core.launchers.flag_table import (
     FlagValueKind,
+    LauncherFlag,
     list_flags,
     obey_flag,
     obey_switch,
@@ -68,10 +70,15 @@ GRAMMAR = FlagGrammar(
     ),
 )
 
+
+def _refuse_elastic(name: str, **settings: Any) -> LauncherFlag:
+    return refuse_flag(name, note=_ELASTIC, fix=pasted_commands.FLAG.fix("elastic", flag=name), **settings)
+
+
 # Flags of DeepSpeed before 0.19, which guides still show.
 FORMER_FLAGS = (
-    refuse_flag("--elastic_training", takes=_NOTHING, note=_ELASTIC),
-    *list_flags(refuse_flag, "--min_elastic_nodes --max_elastic_nodes", note=_ELASTIC, accepted=("-1",)),
+    _refuse_elastic("--elastic_training", takes=_NOTHING),
+    *list_flags(_refuse_elastic, "--min_elastic_nodes --max_elastic_nodes", accepted=("-1",)),
     refuse_flag("--comment", note="this is for Slurm's srun", accepted=("",)),
 )
 _ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *FORMER_FLAGS))

@@ -11,7 +11,7 @@ from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.recovery_policy import Action, StallAction
-from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run
+from aboard.core.run.run_state import MOST_RECOVERIES, WHY_CHARS, GenerationEnd, RankProcess, Run, describe_spare
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted, escape_text
@@ -121,6 +121,8 @@ class RunProgress:
     restarting: str = ""
     # How often it was restarted after a failure, since when it runs, and what is done about the last failure.
     restarts: int = 0
+    # How earlier attempts ended, the newest last.
+    attempts: Annotated[tuple[GenerationEnd, ...], MaxLength(MOST_RECOVERIES)] = ()
     run_began: float = 0.0
     recovering: str = ""
     recovery: RecoveryProgress | None = None
@@ -134,6 +136,8 @@ class RunProgress:
     way: TrainingStatus | None = None
     stall: Stall | None = None
     notices: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
+    # Spares that can't take over now.
+    spares: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
 
 
 def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
@@ -161,6 +165,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         step_seconds=slowest.step_seconds if slowest else None,
         restarting=run.restarting,
         restarts=sum(each.action != Action.STOP for each in run.recoveries),
+        attempts=tuple(run.recoveries),
         run_began=run.began,
         recovering=run.recovering,
         recovery=_build_recovery_progress(run, now),
@@ -174,6 +179,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         if run.metrics
         else None,
         notices=tuple(run.notices.values()),
+        spares=tuple(describe_spare(name, why) for name, why in sorted(run.unfit_spares.items())),
     )
 
 

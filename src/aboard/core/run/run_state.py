@@ -2,19 +2,25 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import field
-from typing import Any, Self
+from dataclasses import field, replace
+from typing import Annotated, Any, Self
 
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.decoding import Lines, MaxLength
 from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.run_ledger import REPEATED, RunLedger
 from aboard.core.run.training_metrics import LossCurve
+from aboard.core.text.durations import format_duration
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
+# Tells a rank which generation it belongs to.
+GENERATION = "ABOARD_GENERATION"
 # The limit of a stated reason for an end.
 WHY_CHARS = 160
 MOST_RECOVERIES = 100
+MOST_NODES = 16_384
 # By then, ranks that found rank 0's port have formed their group.
 MEETING_SECONDS = 10.0
 
@@ -101,6 +107,11 @@ class PortOwner:
             return f"{who}the active run {name_run(self.run)}"
         known = self.user and self.user != str(self.uid)
         return f"{who}{f'user {self.user.visible(40)}, uid {self.uid}' if known else f'uid {self.uid}'}"
+
+
+def describe_spare(name: str, why: str) -> str:
+    """A change of a spare, in one line."""
+    return f"spare {name} is left out: {why}" if why else f"spare {name} passes its check again"
 
 
 def name_run(name: Untrusted) -> str:
@@ -197,19 +208,31 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationEnd:
-    """How a generation failed, by its verdict, and the action that its class of failure called for."""
+    """How a generation failed, by its verdict, and the action that its class of failure called for.
+
+    `down` is how many seconds passed until ranks ran again; None if they never did.
+    """
 
     number: int
     at: float
-    step: int | None
-    code: str
-    seen: str
-    failure: str
-    action: str
-    why: str
+    step: int | None = None
+    code: str = ""
+    seen: Lines = ""
+    failure: str = ""
+    action: str = ""
+    why: str = ""
+    nodes: Annotated[tuple[str, ...], MaxLength(MOST_NODES)] = ()
+    down: float | None = None
     # What is done about it, and the number of the last generation that the budget of restarts allows.
     doing: str = ""
     most: int = 0
+
+    def __str__(self) -> str:
+        """In one line."""
+        where = f" on {fold_names(self.nodes)}" if self.nodes else ""
+        reached = "" if self.step is None else f" at step {self.step:,}"
+        down = "" if self.down is None else f"; ranks were down for {format_duration(self.down)}"
+        return f"attempt {self.number}: {self.code or 'failed'}{where}{reached}; {self.action}: {self.why}{down}"
 
 
 @dataclass(kw_only=True)
@@ -234,6 +257,8 @@ class Run:
     recoveries: deque[GenerationEnd] = field(default_factory=lambda: deque(maxlen=MOST_RECOVERIES))
     # What is being done before the next generation starts.
     recovering: str = ""
+    # Spares that can't take over now, and why.
+    unfit_spares: dict[str, str] = field(default_factory=dict)
     finished: Mapping[str, Any] | None = None
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -267,7 +292,7 @@ class Run:
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
-            case "restarting" | "recovering":
+            case "restarting" | "recovering" | "spare":
                 self._apply_restart(event)
             case "dropped" if event.node:
                 counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
@@ -390,16 +415,28 @@ class Run:
             now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=command)
 
     def _apply_restart(self, event: Event) -> None:
-        """A generation needs another port, or failed, and this is done about it."""
+        """A generation needs another port, or failed, and this is done about it; or a spare changed."""
+        if event.kind == "spare":
+            self.unfit_spares.pop(event.node, None)
+            if why := _get_text(event, "why").visible(WHY_CHARS):
+                self.unfit_spares[event.node] = why
+            return
         if event.kind == "restarting":
             self.restarting = _get_text(event, "why").visible(WHY_CHARS)
             self.port_moves += 1
             return
         names = ("code", "seen", "failure", "action", "why", "doing")
-        text = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
+        text: dict[str, Any] = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
+        if event.data.get("again") and self.recoveries:
+            # The spare that was to take over failed its check.
+            self.recoveries.pop()
+        nodes = tuple(map(str, event.data.get("nodes", ())))
         step, most = (value if isinstance(value, int) else None for value in map(event.data.get, ("step", "most")))
-        ended = GenerationEnd(number=self.generation.number, at=event.at, step=step, most=most or 0, **text)
-        self.recoveries.append(ended)
+        at = self.generation.ending or event.at
+        # Records of older versions have no step in this event.
+        step = self.step if step is None else step
+        end = GenerationEnd(number=self.generation.number, at=at, step=step, nodes=nodes, most=most or 0)
+        self.recoveries.append(replace(end, **text))
         self.restarting, self.recovering = text["seen"], text["why"]
         self.port_moves = 0
 
@@ -444,6 +481,9 @@ class Run:
         )
         if event.kind == "started":
             self._reach_phase(process, Phase.STARTED, event.at)
+            if self.recoveries and self.recoveries[-1].down is None:
+                last = self.recoveries[-1]
+                self.recoveries[-1] = replace(last, down=max(0.0, event.at - last.at))
         elif event.kind == "exited" and process.code == 0:
             self._reach_phase(process, Phase.DONE, event.at)
 

@@ -142,7 +142,7 @@ def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
         yield f"#SBATCH {option}"
     yield "# One task on each node: an agent of Aboard, which starts the ranks there."
     yield "#SBATCH --ntasks-per-node=1"
-    yield "# If a node fails, Slurm keeps the job; Aboard reports the node and stops the run."
+    yield "# If a node fails, Slurm keeps the job; Aboard reports the node, and stops the run or restarts it."
     yield "#SBATCH --no-kill"
     if seconds := choose_signal_seconds(settings.time):
         yield f"# {seconds} s before the time limit, Slurm signals only the command below, which saves and stops."

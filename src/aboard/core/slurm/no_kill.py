@@ -25,16 +25,32 @@ def find_no_kill(env: Mapping[str, str], *, script: str | None = None, salloc: S
     return False if salloc else None
 
 
-def describe_missing_no_kill(allocation: SlurmAllocation, *, no_kill: bool | None, batch: bool) -> str | None:
-    """A note for a job that a failed node would end; None if there is nothing to say."""
+def describe_missing_no_kill(
+    allocation: SlurmAllocation, *, no_kill: bool | None, batch: bool, recovers: bool = False
+) -> str | None:
+    """A note for a job that a failed node would end; None if there is nothing to say.
+
+    `recovers` says that the run would otherwise be restarted then.
+    """
     if no_kill or len(allocation.nodes) == 1:
         return None
     ends = f"Slurm ends job {allocation.job} when one of its nodes fails"
+    fix = ""
+    if recovers:
+        ends += ", and the run with it: it is not restarted"
+        fix = "; ask for a job with: salloc --no-kill"
     if batch:
         return f"unless sbatch got --no-kill on its command line, {ends}; add to the script: #SBATCH --no-kill"
     if no_kill is None:
-        return f"unless the job was requested with --no-kill, {ends}"
-    return f"{ends}, because salloc ran without --no-kill"
+        return f"unless the job was requested with --no-kill, {ends}{fix}"
+    return f"{ends}{fix}" if recovers else f"{ends}, because salloc ran without --no-kill"
+
+
+def describe_batch_host(allocation: SlurmAllocation, batch_host: str) -> str | None:
+    """A note for a run that is to outlive its nodes: it does not outlive the one where its conductor runs."""
+    if not batch_host or len(allocation.nodes) == 1:
+        return None
+    return f"the run is controlled from {batch_host}: if that node fails, Slurm ends job {allocation.job}"
 
 
 def _list_directives(script: str) -> list[str]:

@@ -51,6 +51,20 @@ LAUNCH_SPARES = Diagnosis(
     fixes="--spares 1    # of the nodes {nodes}",
 )
 
+LAUNCH_MIN_NODES = Diagnosis(
+    code="launch-min-nodes",
+    title="the run can't continue on as few nodes as min_nodes says",
+    symptoms=("a script can't be told to continue on fewer nodes", "train.global_batch_size is not set, so fewer"),
+    explanation="`min_nodes` allows `aboard train` to continue on fewer nodes when one fails and no spare is left. Each"
+    " step must then still have the same number of sequences, which `train.global_batch_size` fixes. Aboard can't tell"
+    " a script's batch size, and never starts a script on fewer nodes.",
+    fixes={
+        "launch": Advice("remove min_nodes, and reserve a node instead: --spares 1"),
+        "batch": Advice("set train.global_batch_size to the sequences of one step, or remove min_nodes"),
+        "fewer": "--min-nodes {most}",
+    },
+)
+
 LAUNCH_SYNC = Diagnosis(
     code="launch-sync",
     title="the working directory is larger than the limit of --sync",

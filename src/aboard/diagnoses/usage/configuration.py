@@ -46,6 +46,7 @@ CONFIG = Diagnosis(
         "path": Advice("use an absolute path on the nodes, for example /home/alice/{path}"),
         "pattern": Advice("use a pattern such as {{name}}i or ib-{{name}}.cluster"),
         "env": Advice("write NAME: value, for example NCCL_DEBUG: INFO"),
+        "duration": Advice("write it with a unit: 90s, 10m or 2h"),
         "size": Advice("write it with a unit: 200GB, 1.5TB, or 500GiB"),
         "slurm-value": Advice("use sbatch's own syntax without quotes, for example gpu, a100&nvlink or n[3,7-9]"),
         "slurm-time": Advice("write hours:minutes:seconds, for example 24:00:00, or days-hours, or minutes"),

@@ -49,7 +49,9 @@ FLAG = Diagnosis(
         " accelerate …",
         "use-env": Advice("add --use-env"),
         "nnodes": Advice("write --nnodes 2"),
-        "nnodes-range": "write --nnodes {most}, or --nnodes {least}",
+        "nnodes-range": "write --nnodes {most}, or --nnodes {least}; to replace a node that fails, add --spares 1"
+        " before --",
+        "elastic": Advice("remove {flag}; to replace a node that fails, write aboard launch --spares 1 -- …"),
         "ranks": Advice("write --nproc-per-node 8, or gpu for one per slot"),
         "ranks-of-cpus": Advice("write the number: --nproc-per-node 8"),
         "numa": Advice("write --numa-binding node, or remove it"),

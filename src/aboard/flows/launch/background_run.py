@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import describe_spare
 from aboard.core.text.input_text import format_count
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult
@@ -32,6 +33,9 @@ class StartReporter:
         self.tick(event.at)
         if event.kind == "recovering":
             sys.stdout.write(f"{event.data['code']}: {event.data['seen']}\nrecovery: {event.data['why']}\n")
+            sys.stdout.flush()
+        elif event.kind == "spare":
+            sys.stdout.write(f"warning: {describe_spare(event.node, event.data['why'])}\n")
             sys.stdout.flush()
 
     def tick(self, now: float) -> None:

@@ -22,7 +22,7 @@ from aboard.core.run.lease import Lease
 from aboard.core.run.lost_nodes import LOST_SECONDS
 from aboard.core.run.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_ledger import VARIABLE, encode_earlier
-from aboard.core.run.run_state import Run
+from aboard.core.run.run_state import GENERATION, Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
@@ -82,7 +82,10 @@ class RunOutcome:
 
 
 class Conductor:
-    """Conducts one run. With port 0 in `plan`, the supervisor of rank 0's node picks a free port before the start."""
+    """Conducts one run. With port 0 in `plan`, the supervisor of rank 0's node picks a free port before the start.
+
+    `earlier` generations of the run were conducted by another process.
+    """
 
     def __init__(
         self,
@@ -95,9 +98,12 @@ class Conductor:
         fixed_port: bool = False,
         on_stall: StallAction = StallAction.REPORT,
         recovery: RunRecovery | None = None,
+        earlier: int = 0,
     ) -> None:
         self.plan = plan
         self.run = Run(id=plan.run)
+        # Called with the plan of a further generation.
+        self.on_plan: Callable[[Plan], None] = lambda _plan: None
         # The verdict on the last generation that failed.
         self.verdict: tuple[Finding, ...] = ()
         self.stacks: dict[int, str] = {}
@@ -110,6 +116,9 @@ class Conductor:
         self._fixed_port = fixed_port
         self._recovery = recovery
         self._on_stall = on_stall
+        self._earlier = earlier
+        if recovery is not None:
+            recovery.spares.on_change = lambda node, why: self._note("spare", node=node, why=why)
         self._stop_asked = asyncio.Event()
         self._wanted_port = plan.master.port
         self._sessions: dict[str, NodeSession] = {}
@@ -207,7 +216,7 @@ class Conductor:
         ticking = asyncio.create_task(self._tick())
         self._run_observer.began(self)
         try:
-            number = 0
+            number = self._earlier
             while True:
                 number += 1
                 end = await self._generation(number)
@@ -226,11 +235,14 @@ class Conductor:
                     outcome = replace(outcome, why=f"{outcome.why}; not restarted: {why}")
                     break
                 self.plan = plan
+                self.on_plan(plan)
                 self._ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
                 await self._reset_generation()
             self._note("finished", why=outcome.why, code=outcome.code, **self._describe_steps())
             return outcome
         finally:
+            if self._recovery is not None:
+                await self._recovery.spares.stop()
             ticking.cancel()
             await asyncio.wait([ticking])
             await self._watch.close()
@@ -253,21 +265,27 @@ class Conductor:
         )
         failure = replace(failure, lost=tuple(self.run.generation.lost), own_lease=own_lease)
         decision = recovery.decide(failure, active)
-        self._note(
-            "recovering",
-            code=failure.code,
-            seen=outcome.findings[0].seen if outcome.findings else outcome.why,
-            failure=failure.kind.value,
-            action=decision.action.value,
-            why=decision.why,
-            doing=decision.doing,
-            most=recovery.attempts,
-            **self._describe_steps(),
-            findings=build_findings_document(list(outcome.findings)),
-        )
+
+        def note(decision: Recovery, *, again: bool = True) -> None:
+            self._note(
+                "recovering",
+                code=failure.code,
+                nodes=list(failure.nodes),
+                seen=outcome.findings[0].seen if outcome.findings else outcome.why,
+                failure=failure.kind.value,
+                action=decision.action.value,
+                why=decision.why,
+                doing=decision.doing,
+                most=recovery.attempts,
+                again=again,
+                **self._describe_steps(),
+                findings=build_findings_document(list(outcome.findings)),
+            )
+
+        note(decision, again=False)
         if decision.action is Action.STOP:
             return None, decision.why
-        preparing = asyncio.create_task(self._prepare(recovery, decision, active))
+        preparing = asyncio.create_task(self._prepare(recovery, decision, active, note))
         stopped = asyncio.create_task(self._stop_asked.wait())
         try:
             await asyncio.wait([preparing, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -279,12 +297,19 @@ class Conductor:
             stopped.cancel()
             await asyncio.wait([preparing, stopped])
 
-    async def _prepare(self, recovery: RunRecovery, decision: Recovery, active: Sequence[str]) -> Plan:
+    async def _prepare(
+        self,
+        recovery: RunRecovery,
+        decision: Recovery,
+        active: Sequence[str],
+        on_change: Callable[[Recovery], None],
+    ) -> Plan:
         """The next plan, once no rank of an earlier generation is alive on its nodes."""
         longest = self._lease.seconds + self._lease.beat + SWEEP_SECONDS
         if decision.lease:
             await self._old_supervisors.wait_ended([each.node.name for each in self._old_supervisors.sessions], longest)
-        plan = await recovery.prepare(decision, active, resume="saved" in self.run.metrics)
+        resume = "saved" in self.run.metrics
+        plan = await recovery.prepare(decision, active, resume=resume, on_change=on_change)
         if alive := await self._old_supervisors.wait_ended([part.node.name for part in plan.parts], longest):
             raise RecoveryFailed(f"the ranks of the last attempt on {fold_names(alive)} don't end")
         count, budget = str(recovery.restarts), str(recovery.settings.restarts)
@@ -382,9 +407,7 @@ class Conductor:
                 if node_plan.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 master_port = await asyncio.shield(port)
-                env = {"MASTER_PORT": str(master_port)}
-                if self.plan.code:
-                    env[VARIABLE] = encode_earlier(self.run.ledger, self.run.began + session.clock_offset)
+                env = self._build_generation_env(session, master_port)
                 starts = [replace(start, env={**start.env, **env}) for start in node_plan.starts]
                 await asyncio.gather(*(session.start(start, await_port=master_port) for start in starts))
             except TransportError as error:
@@ -399,6 +422,15 @@ class Conductor:
         if port.done() and not port.cancelled():
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
             self._note("port", port=port.result())
+            if self._recovery is not None:
+                self._recovery.spares.start()
+
+    def _build_generation_env(self, session: NodeSession, port: int) -> dict[str, str]:
+        """What the ranks of this generation get beyond the plan."""
+        env = {"MASTER_PORT": str(port), GENERATION: str(self.run.generation.number)}
+        if self.plan.code:
+            env[VARIABLE] = encode_earlier(self.run.ledger, self.run.began + session.clock_offset)
+        return env
 
     def _report_start_failure(self, node_plan: NodePlan, error: TransportError) -> None:
         """Marks the ranks as failed if the agent refused a request, else the node as lost."""

@@ -14,6 +14,7 @@ from aboard.checks.subjects import SUBJECTS
 from aboard.config.input_files import find_similar_file
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import HeadEnvironment
+from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.plan_builder import build_plan
@@ -24,6 +25,7 @@ from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
+from aboard.core.run.run_state import Run
 from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
@@ -31,6 +33,7 @@ from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.flows.launch.recover_run import RunRecovery
 from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
 
@@ -50,6 +53,9 @@ class Payload(Protocol):
 
     async def load(self, plan: Plan, dialer: NodeDialer) -> None:
         """Uploads it to every node; raises AboardError if that fails."""
+
+    async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
+        """Uploads to a node what it would need for ranks, while the run goes on elsewhere."""
 
     def resume(self, plan: Plan) -> Plan:
         """The plan whose ranks continue from the newest checkpoint of this run."""
@@ -118,7 +124,7 @@ async def plan_launch(spec: LaunchSpec, *, check_observer: CheckObserver) -> tup
     """The plan of a dry run, from the same node check, and all findings; nothing is started."""
     async with probe_launch(spec, build_dialer(check_observer), check_observer) as (report, _links):
         facts = report.facts
-    plan = _build_plan(spec.request, _leave_out(facts, spec.recovery.spares), DRY_RUN)
+    plan = _build_plan(spec.request, _leave_out_spares(spec, facts), DRY_RUN)
     refused: Sequence[Finding] = ()
     if spec.payload is not None:
         plan, refused = await spec.payload.settle(plan, facts)
@@ -160,7 +166,7 @@ async def launch(
             on_report(report)
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return LaunchResult(report=report)
-        plan = _build_plan(spec.request, _leave_out(facts, spec.recovery.spares), record.run.id)
+        plan = _build_plan(spec.request, _leave_out_spares(spec, facts), record.run.id)
         dialer.keep(links)
     try:
         if spec.payload is not None:
@@ -177,6 +183,8 @@ async def launch(
             fixed_port=spec.request.master_port is not None,
             on_stall=spec.recovery.on_stall,
             recovery=_build_recovery(spec, plan, facts, dialer),
+            # A further Slurm job continues the record of the one before.
+            earlier=Run.replay(plan.run, read_events(record.run.events)).generation.number,
         )
         on_conductor(conductor)
         outcome = await conductor.conduct()
@@ -207,7 +215,11 @@ def _build_recovery(spec: LaunchSpec, plan: Plan, facts: Facts, dialer: NodeDial
                 await spec.payload.load(plans[key], dialer)
         return spec.payload.resume(plans[key]) if resume and spec.payload is not None else plans[key]
 
-    return RunRecovery(spec.recovery, check_nodes=check_nodes, plan_nodes=plan_nodes)
+    async def load_node(name: str) -> None:
+        if spec.payload is not None:
+            await spec.payload.load_spare(facts.cluster.node(name), dialer)
+
+    return RunRecovery(spec.recovery, check_nodes=check_nodes, plan_nodes=plan_nodes, load_node=load_node)
 
 
 async def _plan_part(spec: LaunchSpec, facts: Facts, run: str) -> Plan:
@@ -221,9 +233,13 @@ async def _plan_part(spec: LaunchSpec, facts: Facts, run: str) -> Plan:
     return plan
 
 
-def _leave_out(facts: Facts, spares: Sequence[str]) -> Facts:
-    """The facts without the spares, which have no ranks yet."""
-    return replace(facts, cluster=_select_nodes(facts.cluster, [n.name for n in facts.cluster if n.name not in spares]))
+def _leave_out_spares(spec: LaunchSpec, facts: Facts) -> Facts:
+    return replace(facts, cluster=leave_out(facts.cluster, spec.recovery.spares))
+
+
+def leave_out(cluster: Cluster, spares: Sequence[str]) -> Cluster:
+    """The cluster without the spares, which have no ranks yet."""
+    return replace(cluster, nodes=tuple(node for node in cluster if node.name not in spares))
 
 
 def _select_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:

@@ -65,6 +65,8 @@ class LaunchSession:
                 def began(conductor: Conductor) -> None:
                     stop.conductor = conductor
                     record.write_plan(encode_plan(conductor.plan))
+                    # Its nodes may differ.
+                    conductor.on_plan = lambda plan: record.write_plan(encode_plan(plan))
                     answering.append(asyncio.create_task(stack.enter_async_context(serve_control(self.run, conductor))))
 
                 result = await launch(

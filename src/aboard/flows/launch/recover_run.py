@@ -1,21 +1,18 @@
 """Prepares the next generation of a run: waits for what failed, checks it again, and plans the ranks anew."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
-from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.plan import Plan
 from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts, decide_recovery
 from aboard.core.text.durations import format_duration
-from aboard.diagnoses import AboardError, Finding
+from aboard.diagnoses import AboardError
+from aboard.flows.launch.spare_nodes import CheckNodes, LoadNode, SpareNodes
 
 # How often what is waited for is checked again.
 CHECK_SECONDS = 10.0
-
-# The blocking findings of a quick check of these nodes.
-CheckNodes = Callable[[Sequence[str]], Awaitable[Sequence[Finding]]]
 
 
 class PlanNodes(Protocol):
@@ -31,10 +28,12 @@ class RecoveryFailed(Exception):
 class RunRecovery:
     """The failures of a run so far, its spares, and what to do next."""
 
-    def __init__(self, settings: RecoverySettings, *, check_nodes: CheckNodes, plan_nodes: PlanNodes) -> None:
+    def __init__(
+        self, settings: RecoverySettings, *, check_nodes: CheckNodes, plan_nodes: PlanNodes, load_node: LoadNode
+    ) -> None:
         self.settings = settings
         self.failures: list[Failure] = []
-        self._spares = list(settings.spares)
+        self.spares = SpareNodes(settings.spares, check_nodes=check_nodes, load_node=load_node)
         self._check_nodes = check_nodes
         self._plan_nodes = plan_nodes
 
@@ -49,14 +48,24 @@ class RunRecovery:
 
     def decide(self, failure: Failure, active: Sequence[str]) -> Recovery:
         self.failures.append(failure)
-        return decide_recovery(self.failures, self.settings, active, self._spares)
+        return decide_recovery(self.failures, self.settings, active, self.spares.ready)
 
-    async def prepare(self, decision: Recovery, active: Sequence[str], *, resume: bool) -> Plan:
-        """The plan of the next generation; raises RecoveryFailed if what is waited for doesn't clear in time."""
-        await asyncio.sleep(decision.pause)
+    async def prepare(
+        self, decision: Recovery, active: Sequence[str], *, resume: bool, on_change: Callable[[Recovery], None]
+    ) -> Plan:
+        """The plan of the next generation; raises RecoveryFailed if what is waited for doesn't clear in time.
+
+        `on_change` gets another decision, if spares fail their check.
+        """
+        await asyncio.gather(asyncio.sleep(decision.pause), self.spares.stop())
         nodes = list(active)
+        while decision.action is Action.REPLACE and not await self._check_spares(decision.spares):
+            decision = decide_recovery(self.failures, self.settings, active, self.spares.ready)
+            on_change(decision)
+        if decision.action is Action.STOP:
+            raise RecoveryFailed(decision.why)
         if decision.action is Action.REPLACE:
-            nodes = await self._replace(decision, nodes)
+            self._replace(decision, nodes)
         elif decision.action is Action.WAIT and decision.nodes:
             await self._await_nodes(decision, decision.nodes)
         elif decision.action is Action.SHRINK:
@@ -64,22 +73,20 @@ class RunRecovery:
                 await self._await_nodes(decision, decision.nodes)
             except RecoveryFailed:
                 nodes = [*(name for name in nodes if name not in decision.nodes), *decision.spares]
-                self._spares = []
+                self.spares.remove(decision.spares)
         try:
             return await self._plan_nodes(nodes, resume=resume)
         except AboardError as error:
             raise RecoveryFailed(error.seen) from error
 
-    async def _replace(self, decision: Recovery, nodes: list[str]) -> list[str]:
+    async def _check_spares(self, names: Sequence[str]) -> bool:
+        return all(await asyncio.gather(*map(self.spares.check, names)))
+
+    def _replace(self, decision: Recovery, nodes: list[str]) -> None:
         """Puts each spare in the place of its node, so that the other ranks keep their numbers."""
         for bad, spare in zip(decision.nodes, decision.spares, strict=True):
-            self._spares.remove(spare)
             nodes[nodes.index(bad)] = spare
-        findings = await self._check_nodes(decision.spares)
-        if findings:
-            # The run ends: another spare, if there is one, is not tried.
-            raise RecoveryFailed(f"{fold_names(decision.spares)} can't take over: {findings[0].seen}")
-        return nodes
+        self.spares.remove(decision.spares)
 
     async def _await_nodes(self, decision: Recovery, nodes: Sequence[str]) -> None:
         """Checks these nodes until nothing blocks them."""

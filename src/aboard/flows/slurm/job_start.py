@@ -7,6 +7,7 @@ from aboard.config.slurm_allocation import describe_node_failure
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.slurm.allocation import SlurmAllocation, is_batch_script
 from aboard.core.slurm.batch_script import list_request_options
+from aboard.core.slurm.no_kill import describe_batch_host
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import format_count
 from aboard.core.text.shell_quoting import quote_typed_words
@@ -20,11 +21,17 @@ from aboard.record.slurm_job import read_slurm_job
 
 
 def check_job_start(
-    allocation: SlurmAllocation, command: Shell, *, detach: bool = False, resumes: bool | None = None
+    allocation: SlurmAllocation,
+    command: Shell,
+    *,
+    detach: bool = False,
+    resumes: bool | None = None,
+    recovers: bool = False,
 ) -> tuple[str, ...]:
     """Notes for the user; refuses a run that would start over because Slurm requeued the job, or end at once.
 
-    `resumes` says whether a training continues from its newest checkpoint; None is for other programs.
+    `resumes` says whether a training continues from its newest checkpoint; None is for other programs. `recovers` is
+    whether the run is restarted when a node fails.
     """
     if detach and is_batch_script(os.environ):
         seen = f"the batch script of job {allocation.job} would end before the run, and Slurm would end the run with it"
@@ -33,7 +40,9 @@ def check_job_start(
     idle = [node.name for node in allocation.nodes if node.gpus == 0]
     if allocation.has_gpus and idle:
         notes.append(f"job {allocation.job} has no GPUs on {fold_names(idle)}: no ranks run there")
-    notes.append(describe_node_failure(os.environ, allocation))
+    notes.append(describe_node_failure(os.environ, allocation, recovers=recovers))
+    if recovers and is_batch_script(os.environ):
+        notes.append(describe_batch_host(allocation, os.environ["SLURMD_NODENAME"]))
     return tuple(note for note in notes if note)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,7 +15,7 @@ from aboard.config.slurm_allocation import read_allocation
 from aboard.config.this_machine import locate_on_nodes
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import TransportKind
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
@@ -136,10 +136,13 @@ def add_training(
         observer.say("memory", found.says.visible(400))
         return found
 
-    async def upload_files(plan: Plan, dialer: NodeDialer, folders: Sequence[Path]) -> None:
-        with observer.sending() as on_progress:
-            upload = await _upload_inputs(plan, dialer, folders, cache=cache, on_progress=on_progress)
-        observer.report_upload(upload)
+    async def upload_files(
+        nodes: Sequence[Node], dialer: NodeDialer, folders: Sequence[Path], *, quiet: bool = False
+    ) -> None:
+        with nullcontext(lambda _progress: None) if quiet else observer.sending() as on_progress:
+            upload = await _upload_inputs(nodes, dialer, folders, cache=cache, on_progress=on_progress)
+        if not quiet:
+            observer.report_upload(upload)
 
     async def share_parts(plan: Plan, dialer: NodeDialer, training: Training) -> None:
         runs = Runs.of(os.environ).all()
@@ -180,7 +183,7 @@ def build_resume_command(command: Shell, config: TrainSettings) -> Shell:
 
 
 async def _upload_inputs(
-    plan: Plan,
+    nodes: Sequence[Node],
     dialer: NodeDialer,
     folders: Sequence[Path],
     *,
@@ -188,7 +191,7 @@ async def _upload_inputs(
     on_progress: Callable[[UploadProgress], None],
 ) -> SyncResult | None:
     """Uploads to every node but this machine; None if there is no other."""
-    nodes = [part.node for part in plan.parts if part.node.transport is not TransportKind.LOCAL]
+    nodes = [node for node in nodes if node.transport is not TransportKind.LOCAL]
     if not nodes:
         return None
     directories = [await asyncio.to_thread(_build_upload, folder, cache) for folder in folders]

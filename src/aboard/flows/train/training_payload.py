@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import aboard
@@ -23,6 +24,7 @@ from aboard.checks.train.training_rules import (
 )
 from aboard.config.this_machine import abbreviate_home, locate_on_nodes
 from aboard.config.training.train_settings import TrainSettings
+from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan, add_rank_env, bind_directories
 from aboard.core.plan.program import Program, ProgramKind
@@ -46,8 +48,15 @@ ENV: Mapping[str, str] = MappingProxyType(
 )
 
 ShareCheckpoint = Callable[[Plan, NodeDialer, Training], Awaitable[None]]
-UploadInputs = Callable[[Plan, NodeDialer, Sequence[Path]], Awaitable[None]]
 EstimateMemory = Callable[[Training, Mapping[str, int], int | None, bool], Awaitable[RankMemoryNeeds | None]]
+
+
+class UploadInputs(Protocol):
+    """Uploads directories to nodes that lack them; `quiet`, while the run is shown."""
+
+    async def __call__(
+        self, nodes: Sequence[Node], dialer: NodeDialer, folders: Sequence[Path], /, *, quiet: bool = False
+    ) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,10 +178,13 @@ class TrainingPayload:
         return list(findings)
 
     async def load(self, plan: Plan, dialer: NodeDialer) -> None:
-        await self.upload(plan, dialer, self.inputs.folders)
+        await self.upload([part.node for part in plan.parts], dialer, self.inputs.folders)
         training = self.inputs.training(bf16=False)
         if self.share_checkpoint is not None and training.resume != "none":
             await self.share_checkpoint(plan, dialer, training)
+
+    async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
+        await self.upload([node], dialer, self.inputs.folders, quiet=True)
 
     def resume(self, plan: Plan) -> Plan:
         """The plan whose ranks continue from the newest checkpoint in the output directory, whatever was asked for."""

@@ -147,7 +147,7 @@ def flatten_metrics(line: Mapping[str, Any]) -> dict[str, float]:
             found[f"{ledger}/wall"] = value
         elif name.startswith("eval_"):
             found[f"eval/{name.removeprefix('eval_')}"] = value
-        elif name not in ("step", "steps", "time"):
+        elif name not in ("step", "steps", "time", "generation"):
             found[f"train/{name}"] = value
     return {
         name: float(value)

@@ -9,6 +9,7 @@ from rich.text import Text
 from aboard.core.evidence.verdict import SLOW
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.rank_phases import Phase
+from aboard.core.run.recovery_policy import Action
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.core.text.byte_sizes import format_size
@@ -75,6 +76,8 @@ class FinishedRunView:
         if ended.findings:
             yield ""
             yield FindingsView(ended.findings, in_full=False)
+        for line in _format_restarts(ended.progress):
+            yield from wrap_labelled(Text("  ", style="dim"), line, width)
         for line in _format_dropped(ended.dropped):
             yield from wrap_labelled(Text("! ", style="bold yellow"), line, width)
         if ended.continuation:
@@ -87,6 +90,7 @@ def format_summary_lines(finished: FinishedRun) -> Iterator[str]:
     """The same as plain lines: findings as `aboard check` prints them, then dropped, next, record and done."""
     for finding in finished.findings:
         yield from format_finding_lines(finding)
+    yield from _format_restarts(finished.progress)
     label, cost = _format_cost(finished.progress)
     if cost:
         yield f"{label} {cost}"
@@ -123,6 +127,15 @@ def _format_outcome(finished: FinishedRun) -> tuple[StatusMark, str]:
     reached = f" at step {progress.step:,}" if progress.step is not None else f", {_WHEN[progress.phase]}"
     ended = f"; not restarted: {progress.recovering}" if progress.recovering else ""
     return SEVERITY_MARKS[Severity.BLOCK], f"failed after {after}{reached}; {ranks}, {code}{ended}"
+
+
+def _format_restarts(progress: RunProgress) -> list[str]:
+    """One line for each of the last restarts; the verdict on the last attempt is shown in full."""
+    lines = [str(attempt) for attempt in progress.attempts if attempt.action != Action.STOP]
+    earlier = len(lines) - MOST_NAMED
+    if earlier <= 0:
+        return lines
+    return [f"{format_count(earlier, 'earlier restart')}: aboard why {progress.run}", *lines[-MOST_NAMED:]]
 
 
 def _format_dropped(dropped: Mapping[str, int]) -> list[str]:

@@ -77,7 +77,8 @@ class RosterView:
         stall = _render_stall(progress, width)
         yield from stall
         room -= len(stall)
-        notices = [_render_line(Text(f"! {notice}", style="yellow")) for notice in progress.notices[:MOST_NOTICES]]
+        shown = (*progress.notices, *progress.spares)[:MOST_NOTICES]
+        notices = [_render_line(Text(f"! {notice}", style="yellow")) for notice in shown]
         yield from notices
         room -= len(notices)
         missing = _render_missing(progress, max(1, room // 3))

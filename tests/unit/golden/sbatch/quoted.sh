@@ -6,7 +6,7 @@
 #SBATCH --comment="two words"
 # One task on each node: an agent of Aboard, which starts the ranks there.
 #SBATCH --ntasks-per-node=1
-# If a node fails, Slurm keeps the job; Aboard reports the node and stops the run.
+# If a node fails, Slurm keeps the job; Aboard reports the node, and stops the run or restarts it.
 #SBATCH --no-kill
 # 120 s before the time limit, Slurm signals only the command below, which saves and stops.
 #SBATCH --signal=B:USR1@120

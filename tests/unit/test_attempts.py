@@ -1,0 +1,82 @@
+"""Each attempt of a run has its number: in the fold, in the summary, and at each line of its output."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aboard.core.run.events import Event
+from aboard.core.run.run_state import GenerationEnd, Run
+from aboard.flows.attempt_times import AttemptTimes
+
+EVENTS: tuple[tuple[float, str, dict[str, Any]], ...] = (
+    (10.0, "generation", {"number": 1}),
+    (11.0, "started", {}),
+    (60.0, "deciding", {"why": "rank 0 died", "death": True}),
+    (
+        61.0,
+        "recovering",
+        {"code": "gpu-lost", "seen": "lost", "failure": "node", "action": "replace", "why": "n3 takes over"},
+    ),
+    (80.0, "generation", {"number": 2}),
+    (90.5, "started", {}),
+)
+
+
+def list_events(*more: tuple[str, object]) -> list[Event]:
+    return [
+        Event(
+            node="n1",
+            seq=0,
+            at=at,
+            kind=kind,
+            child="0" if kind == "started" else "",
+            data={**data, **(dict(more) if kind == "recovering" else {})},
+        )
+        for at, kind, data in EVENTS
+    ]
+
+
+def test_the_end_of_an_attempt_is_one_line() -> None:
+    """With its cause, its nodes, what was done, and for how long no rank ran; an older record has no nodes."""
+    run = Run.replay("r", list_events(("nodes", ["n2"])))
+    assert [str(end) for end in run.recoveries] == [
+        "attempt 1: gpu-lost on n2; replace: n3 takes over; ranks were down for 30 s"
+    ]
+    (older,) = Run.replay("r", list_events()[:4]).recoveries
+    assert str(older) == "attempt 1: gpu-lost; replace: n3 takes over"
+
+
+def test_another_decision_replaces_the_first() -> None:
+    """A spare that failed its check did not take over."""
+    run = Run.replay("r", list_events()[:4])
+    data = {**EVENTS[3][2], "action": "wait", "why": "there is no spare", "again": True}
+    run.apply(Event(node="", seq=0, at=62.0, kind="recovering", data=data))
+    assert [(end.number, end.action) for end in run.recoveries] == [(1, "wait")]
+
+
+def test_a_spare_is_left_out_until_it_passes() -> None:
+    """The state has the reason."""
+    run = Run(id="r")
+    run.apply(Event(node="n3", seq=0, at=1.0, kind="spare", data={"why": "n3 is down"}))
+    assert run.unfit_spares == {"n3": "n3 is down"}
+    run.apply(Event(node="n3", seq=0, at=2.0, kind="spare", data={"why": ""}))
+    assert run.unfit_spares == {}
+
+
+def test_a_line_belongs_to_the_attempt_of_its_time(tmp_path: Path) -> None:
+    """Also in a run that goes on; one that had only one attempt has no numbers."""
+    file = tmp_path / "events.jsonl"
+    times = AttemptTimes(file)
+    assert times.find_attempt(5.0) is None
+    lines = [json.dumps({"at": at, "node": "", "seq": 0, "kind": kind, "data": data}) for at, kind, data in EVENTS]
+    file.write_text("\n".join(lines[:4]) + "\n")
+    assert times.find_attempt(15.0) is None
+    file.write_text("\n".join(lines) + "\n")
+    assert [times.find_attempt(at) for at in (5.0, 15.0, 79.9, 80.0, 1e9)] == [1, 1, 1, 2, 2]
+
+
+def test_an_attempt_without_a_step_or_a_code_has_a_line() -> None:
+    """What is unknown is left out."""
+    assert str(GenerationEnd(number=3, at=0.0, step=1200, action="stop", why="restarts are off")) == (
+        "attempt 3: failed at step 1,200; stop: restarts are off"
+    )
