@@ -102,7 +102,8 @@ class MetricsReporter:
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step, and the next step,
         # which may follow before the head has looked, must not replace an evaluation.
-        lasting = {name: self._told[name] for name in ("eval_loss", "best_eval_loss", "start") if name in self._told}
+        names = ("eval_loss", "best_eval_loss", "start")
+        lasting = {name: value for name, value in self._told.items() if name in names}
         self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
