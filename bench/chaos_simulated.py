@@ -29,7 +29,8 @@ from aboard.train.batch_plan import BatchPlanner
 from aboard.train.progress import TrainingProgress
 
 NODES, SPARES, RANKS = 6, 2, 4
-LEASE = Lease(seconds=4.0, grace=1.0, beat=0.5)
+# Long enough that a busy machine loses no node.
+LEASE = Lease(seconds=10.0, grace=1.0, beat=1.0)
 PATIENCE = 180.0
 # Seeds that run side by side; nearly all of their time is waiting.
 TOGETHER = 8

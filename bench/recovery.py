@@ -257,15 +257,16 @@ def recover_peer(stage: Stage, name: str, number: int, nvrx: str) -> Recovered:
     first, second = stage.box.host("n1"), stage.box.host("n2")
     with stage.run(*argv, host=first) as one, stage.run(*argv, host=second):
 
-        def find_step(restart: int) -> float:
-            lines = stage.read_lines(f"{out}/steps.jsonl")
-            return next((line["time"] for line in lines if line["restart"] >= restart), 0.0)
+        def find_step(processes: int) -> float:
+            """The first step of this many processes of rank 0."""
+            first = {line["pid"]: line["time"] for line in reversed(stage.read_lines(f"{out}/steps.jsonl"))}
+            return sorted(first.values())[processes - 1] if len(first) >= processes else 0.0
 
-        cold = one.wait("the first step", lambda: find_step(0), PATIENCE) - began
+        cold = one.wait("the first step", lambda: find_step(1), PATIENCE) - began
         saved = Path(f"/proc/{first.pid}/root{FOLDER}/{out}/checkpoint.pt")
         one.wait("a checkpoint", saved.exists, PATIENCE)
         failed = kill(stage.find_rank(second))
-        total = one.wait("the next step", lambda: find_step(1), PATIENCE) - failed
+        total = one.wait("the next step", lambda: find_step(2), PATIENCE) - failed
     for host in (first, second):
         while pid := stage.find_rank(host):
             kill(pid)

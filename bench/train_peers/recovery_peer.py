@@ -2,7 +2,7 @@
 
     recovery_peer.py MODEL OUT
 
-Every 20 steps rank 0 saves; each step is a line of OUT/steps.jsonl with its time and torchrun's restart count.
+Every 20 steps rank 0 saves; each step is a line of OUT/steps.jsonl with its time and process.
 """
 
 import json
@@ -35,7 +35,8 @@ for step in range(done + 1, 1_000_000):
     optimizer.step()
     optimizer.zero_grad()
     if rank == 0:
-        line = {"step": step, "time": time.time(), "restart": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))}
+        # An agent whose own workers are healthy restarts them without counting it.
+        line = {"step": step, "time": time.time(), "pid": os.getpid()}
         with (out / "steps.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         if step % 20 == 0:

@@ -105,10 +105,9 @@ class MetricsReporter:
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step, and the next step,
         # which may follow before the head has looked, must not replace an evaluation.
-        if self._told.get("step") != metrics["step"]:
-            lasting = ("eval_loss", "best_eval_loss", "start")
-            self._told = {name: self._told[name] for name in lasting if name in self._told}
-        self._told = {**self._told, **metrics}
+        names = ("eval_loss", "best_eval_loss", "start")
+        lasting = {name: value for name, value in self._told.items() if name in names}
+        self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
 
