@@ -1,14 +1,21 @@
 """The examples, as their READMEs have them: one process, and nodes without a shared disk: the same losses."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, STDOUT
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
-from launching import PYTHON, build_sandbox
+from deadlines import wait_until
+from launching import PYTHON, Going, Launches, build_sandbox
 
+from aboard.agent import process_tree
+from aboard.diagnoses.nodes import host
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.processes import PowerLoss
@@ -66,33 +73,72 @@ def test_the_same_losses_on_one_process_and_on_nodes(four: Sandbox, finetuned: s
     assert f"sent to {nodes} nodes" in apart
 
 
-# Kills rank 1 once, as soon as the first checkpoint is complete: Python imports it at the start of each rank.
+# Holds rank 1 when the first checkpoint is complete, step by step so that it does not hang, and kills it when the test
+# says so: Python imports it at the start of each rank.
 KILLER = """
 import os, pathlib, signal, threading, time
 
+def hold(*_):
+    deadline = time.monotonic() + 20
+    # No event tells of a file on a shared disk, here and below.
+    while not go.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if go.exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+
 def watch():
-    once, saved = pathlib.Path("/shared/killer/once"), pathlib.Path("/shared/recovered/step-000002")
-    # No event tells of a file on a shared disk.
     while not list(saved.glob("*.json")):
         time.sleep(0.002)
-    if not once.exists():
-        once.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
 
-if os.environ.get("RANK") == "1":
+if os.environ.get("RANK") == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    go, saved = pathlib.Path("/shared/killer/go"), pathlib.Path("/shared/recovered/step-000002")
+    signal.signal(signal.SIGALRM, hold)
     threading.Thread(target=watch, daemon=True).start()
 """
 
 
-def test_a_killed_rank_costs_no_sample(four: Sandbox, finetuned: str) -> None:
-    """The training restarts by itself from its newest checkpoint, and the losses are those of an undisturbed one."""
+def test_a_killed_rank_costs_no_sample_and_standbys_take_over(four: Sandbox, finetuned: str) -> None:
+    """The training restarts from its newest checkpoint in processes that waited, with the losses of an undisturbed one.
+
+    While they wait, they are no leftovers and no ranks; afterwards nothing is left of any generation.
+    """
     put = "mkdir -p /shared/killer && cat > /shared/killer/sitecustomize.py && chmod -R a+rwX /shared/killer"
     assert four.head.run(["sh", "-c", put], input=KILLER).returncode == 0
+    launches = Launches(four, folder=f"{_home(four)}/finetune-killed")
     words = ("n[1-2]", "--restarts", "1", "--set", f"cluster.python={PYTHON}", "--set", "train.save_steps=2")
-    said = _trained(four, "finetune", "/shared/recovered", *words, "--env", "PYTHONPATH=/shared/killer")
+    argv = ["aboard", "train", *words, *_sets("/shared/recovered"), "--env", "PYTHONPATH=/shared/killer"]
+    known = launches.newest()
+    with TemporaryFile("w+") as output:
+        cwd = f"{_home(four)}/finetune"
+        train = Going(four.head.popen(argv, cwd=cwd, env=ENV, stdin=DEVNULL, stdout=output, stderr=STDOUT), output)
+
+        def is_waiting() -> bool:
+            run = launches.newest()
+            # Many tests share two cores; standbys get what others leave.
+            for pid in process_tree.find_run_processes(f"{run}.2"):
+                with suppress(OSError):
+                    for thread in Path(f"/proc/{pid}/task").iterdir():
+                        os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+            return train.ended or (run != known and any(each["kind"] == "standbys" for each in launches.events(run)))
+
+        wait_until(is_waiting, SECONDS, lambda: train.said)
+        run = launches.newest()
+        check = four.head.run(["aboard", "check", "n[1-2]"], cwd=cwd, env=ENV).stdout
+        status = four.head.run(["aboard", "status", run], cwd=cwd, env=ENV).stdout
+        four.head.run(["touch", "/shared/killer/go"]).check_returncode()
+        assert train.wait(SECONDS) == 0, train.said
+        said = train.said
+    assert "host-leftover" not in check
+    assert host.OTHER_RANKS.code not in check
+    assert "2 ranks on 2 nodes" in status, status
     assert "run-killed" in said
     assert "attempt 2: restarting all ranks" in said
     assert re.search(r"resumed from /shared/recovered/step-00000[24]", said)
+    starts = [each["data"].get("standby", False) for each in launches.events(run) if each["kind"] == "started"]
+    assert starts == [False, False, True, True]
+    assert [launches.orphans(name) for name in (run, f"{run}.2", f"{run}.3")] == [{}, {}, {}]
     metrics = [
         json.loads(line) for line in four.head.run(["cat", "/shared/recovered/metrics.jsonl"]).stdout.splitlines()
     ]

@@ -117,6 +117,10 @@ class Going:
         return int(self._process.returncode)
 
     @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
     def said(self) -> str:
         self._said.seek(0)
         return self._said.read()

@@ -134,6 +134,10 @@ def test_ranks_on_a_cpu_share_the_memory_of_their_node() -> None:
     assert found.seen == "a rank needs 6 GiB, but n1 has 8 GiB for 2 ranks, 4 GiB each"
     assert found.fix == "--set train.sharding=full"
     assert judge_training(TrainingPreflight(training=TRAINING, ranks={"n9": 2}, needs=needs)) == []
+    tight = replace(needs, states=4 * GIB, total=4 * GIB)
+    assert judge_training(TrainingPreflight(ranks={"n1": 2}, **{**asked, "needs": tight})) == []
+    (found,) = judge_training(TrainingPreflight(ranks={"n1": 2}, standbys=True, **{**asked, "needs": tight}))
+    assert found.seen.endswith("n1 has 8 GiB for 2 ranks, 3.7 GiB each without 320 MiB for a standby")
 
 
 def test_memory_that_is_needed_and_memory_that_is_there_are_both_said() -> None:

@@ -6,16 +6,15 @@ from time import time
 
 from aboard.core.run.run_ledger import EarlierTime
 from aboard.diagnoses import AboardError
-from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.job_spec import read_job_spec
-from aboard.train.loop import train
-from aboard.train.stop_requests import StopRequest
+from aboard.train.standby import wait_as_standby
 
 # The exit code that a shell reports for SIGTERM: the sender sees that it took effect.
 _TERMINATED = 143
 
 
 def main() -> int:
+    wait_as_standby()
     try:
         return _run_rank()
     except AboardError as error:
@@ -25,6 +24,11 @@ def main() -> int:
 
 
 def _run_rank() -> int:
+    # Imported here: a standby imports them with a lower priority, before it is a rank.
+    from aboard.train.distributed.rank_context import join_process_group, leave_process_group  # noqa: PLC0415
+    from aboard.train.loop import train  # noqa: PLC0415
+    from aboard.train.stop_requests import StopRequest  # noqa: PLC0415
+
     training = read_job_spec()
     world = join_process_group(training)
     stop_request = train(training, world, EarlierTime.of(os.environ, time()))

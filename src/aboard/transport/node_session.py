@@ -129,12 +129,7 @@ class NodeSession:
         self._run = run
         self._key = key
         self._lease = lease
-        self._on_event = on_event
-        self._on_output = on_output
-        self._on_state = on_state
-        self._on_samples = on_samples
-        # A supervisor may name no others; None if an earlier head started them.
-        self._known_children = known_children
+        self.follow(known_children, on_event, on_output, on_state, on_samples)
         self._children: set[str] = set()
         self._acked = 0
         self._have: dict[str, int] = {}
@@ -147,6 +142,19 @@ class NodeSession:
         self._connected = asyncio.Event()
         self._gone = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
+
+    def follow(
+        self,
+        known_children: frozenset[str] | None,
+        on_event: OnEvent,
+        on_output: OnOutput,
+        on_state: OnState,
+        on_samples: OnSamples,
+    ) -> None:
+        """Sends what it receives from here on there."""
+        # A supervisor may name no others; None if an earlier head started them.
+        self._known_children = known_children
+        self._on_event, self._on_output, self._on_state, self._on_samples = on_event, on_output, on_state, on_samples
 
     async def begin(self) -> None:
         """Starts a supervisor on the node; raises TransportError if that fails."""
@@ -172,19 +180,11 @@ class NodeSession:
         A child with a beacon connects to its master on `await_port` only after `release`.
         """
         self._children.add(start.child)
-        await self._ask(
-            "start",
-            child=start.child,
-            argv=list(start.argv),
-            env=dict(start.env),
-            secrets=list(start.secrets),
-            cwd=start.cwd,
-            beacon=start.beacon,
-            code=start.code,
-            cores=list(start.cores),
-            await_port=await_port,
-            **describe_container(start.container, start.setup),
-        )
+        await self._ask("start", await_port=await_port, **_describe_start(start))
+
+    async def start_standby(self, start: Start, handed: Collection[str]) -> None:
+        """Starts a process that a later `start` in the same slot turns into a rank, with the `handed` variables."""
+        await self._ask("standby", handed=list(handed), **_describe_start(start))
 
     async def release(self, port: int) -> None:
         """Lets the node's ranks connect to rank 0, which listens on this port."""
@@ -423,6 +423,20 @@ class NodeSession:
         length = len(message.get("data", ""))
         if length:
             acks.credit(length)
+
+
+def _describe_start(start: Start) -> dict[str, Any]:
+    return {
+        "child": start.child,
+        "argv": list(start.argv),
+        "env": dict(start.env),
+        "secrets": list(start.secrets),
+        "cwd": start.cwd,
+        "beacon": start.beacon,
+        "code": start.code,
+        "cores": list(start.cores),
+        **describe_container(start.container, start.setup),
+    }
 
 
 class _EarlyFrames:

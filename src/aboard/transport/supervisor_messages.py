@@ -30,7 +30,9 @@ _Words = Annotated[tuple[Annotated[Untrusted, MaxLength(300)], ...], MaxLength(6
 # The fields of each kind of event besides node, time and child.
 EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     "unpacking": {},
-    "started": {"pid": _decode_count},
+    "started": {"pid": _decode_count, "standby": make_decoder(bool, strict=True)},
+    # A process of this node has done a rank's imports.
+    "standby": {},
     "exited": {"code": make_decoder(Signed, strict=True), "stack": _decode_trace},
     "failed": {"why": _decode_text},
     "ending": {"why": _decode_text, "cause": make_decoder(Annotated[str, Matching("|".join(END_CAUSES))], strict=True)},
@@ -63,7 +65,7 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     "raised": {"type": _decode_name, "message": _decode_text, "trace": _decode_trace, "error": _decode_trace},
 }
 # Events of a node rather than of a child.
-NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed")
+NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed", "standby")
 # Without these the event is useless.
 REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command")
 MOST_SIGNAL = 64

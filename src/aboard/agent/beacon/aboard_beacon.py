@@ -34,6 +34,8 @@ WAITING = 16
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.EACCES, errno.EPERM)
 # Below the usual limit of 1024 open files, and far above what a rank has open.
 HIGH_DESCRIPTOR = 700
+# Set in a process that is no rank yet: it reports nothing until it becomes one.
+STANDBY = "ABOARD_STANDBY"
 # Lets another process trace this one: prctl(2), Yama.
 PR_SET_PTRACER = 0x59616D61
 
@@ -47,7 +49,7 @@ def arm(folder: str) -> None:
     # Imported by name from the same directory: on a node it is not part of a package.
     torch = __import__("aboard_beacon_torch")
     _remove_from_path(folder)
-    if not path or not child:
+    if not path or not (child or STANDBY in os.environ):
         return
     beacon = Beacon(path, child)
     # For Aboard's trainer, which finds this module by its name.
@@ -73,12 +75,24 @@ class Beacon:
         # The step that Aboard's trainer resumed from: reported steps count from there.
         self.first_step = 0
         self.gone = False
+        self.silent = not child
+        # Called with the value of ABOARD_AWAIT when a standby becomes a rank.
+        self.on_rank: Callable[[str], None] = lambda _awaited: None
 
     def reach(self, phase: str) -> None:
         """Reports a phase once; a later one implies it."""
         if not self.reached(phase):
             self._phase = PHASES.index(phase)
             self.tell('"phase":"%s"' % phase)
+
+    def become_rank(self, child: str, awaited: str) -> None:
+        """Reports as this rank from here on, first the phases that the standby has reached."""
+        self._child, self.silent, last = quoted(child), False, self._phase
+        self._waiting.clear()
+        self._phase = -1
+        for phase in PHASES[: last + 1]:
+            self.reach(phase)
+        self.on_rank(awaited)
 
     def reached(self, phase: str) -> bool:
         return self._phase >= PHASES.index(phase)
@@ -113,7 +127,7 @@ class Beacon:
 
     def _send(self, line: bytes) -> bool:
         """Whether the report is done with: sent, or impossible to send."""
-        if self.gone or os.getpid() != self._pid:
+        if self.silent or self.gone or os.getpid() != self._pid:
             return True
         try:
             # Opened for each report: a script may close unknown descriptors and reuse their numbers, and we must not

@@ -31,7 +31,9 @@ def watch(beacon: Beacon, folder: str, request_path: str, awaited: str) -> None:
     this rank must not connect to before the file behind the colon has its number; empty without such a port.
     """
     # A script may change the address; then it connects to a master of its own.
-    hold = ClientHold(beacon, os.environ.get("MASTER_ADDR", ""), awaited)
+    hold = ClientHold(beacon)
+    hold.expect(awaited)
+    beacon.on_rank = hold.expect
     steps = Steps(beacon)
 
     def torch_came(torch: ModuleType) -> None:
@@ -223,12 +225,14 @@ class ClientHold:
     Until then another user of rank 0's node could listen there. `awaited` is as in `watch`.
     """
 
-    def __init__(self, beacon: Beacon, master: str, awaited: str) -> None:
+    def __init__(self, beacon: Beacon) -> None:
         self._beacon = beacon
-        self._master = master
-        self._port, _colon, self._path = awaited.partition(":")
         self._over = False
         self._undo: Callable[[], None] = lambda: None
+
+    def expect(self, awaited: str) -> None:
+        self._master = os.environ.get("MASTER_ADDR", "")
+        self._port, _colon, self._path = awaited.partition(":")
 
     def follow(self, store: Any) -> None:
         plain = vars(store)["__init__"]
@@ -245,7 +249,7 @@ class ClientHold:
             if vars(store).get("__init__") is connect:
                 store.__init__ = plain
 
-        if self._port:
+        if self._port or self._beacon.silent:
             store.__init__ = connect
             self._undo = undo
 

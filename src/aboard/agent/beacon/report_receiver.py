@@ -121,24 +121,28 @@ class BeaconReceiver:
         # Called when a rank of this node is about to listen as the master of its store.
         self.on_master: Callable[[], None] = lambda: None
 
-    def prepare(self, child: str, number: int, env: dict[str, str], secrets: list[str], *, await_port: int = 0) -> None:
-        """Adds the variables that load the beacon to a child's environment.
-
-        With `await_port`, the child does not connect to its master on that port before `release`.
-        """
+    def prepare(self, number: int, env: dict[str, str], secrets: list[str]) -> BeaconState:
+        """Adds the variables that load the beacon to the environment of a process, which `name_rank` makes a rank."""
         if self._talk is None:
             self._talk = self._open()
-        beacon = self.states[child] = BeaconState(number, self._directory, secrets)
+        beacon = BeaconState(number, self._directory, secrets)
         folder = os.path.join(self._directory, FOLDER)
         # An empty entry in the path would mean the current directory.
         env["PYTHONPATH"] = os.pathsep.join(part for part in (folder, env.get("PYTHONPATH", "")) if part)
         env["ABOARD_BEACON"] = os.path.join(self._directory, SOCKET)
-        env["ABOARD_CHILD"] = child
-        if await_port:
-            env["ABOARD_AWAIT"] = "%d:%s" % (await_port, os.path.join(self._directory, LISTENING))
         env["ABOARD_STACKS"] = "%d:%d:%s" % (STACKS_SIGNAL, os.getpid(), beacon.stacks)
         if env.setdefault("TORCHELASTIC_ERROR_FILE", beacon.error_file) != beacon.error_file:
             beacon.error_file = ""
+        return beacon
+
+    def name_rank(self, child: str, beacon: BeaconState, await_port: int) -> dict[str, str]:
+        """Takes the beacon's reports as this child's; returns the variables that tell it so.
+
+        With `await_port`, the child does not connect to its master on that port before `release`.
+        """
+        self.states[child] = beacon
+        awaited = {"ABOARD_AWAIT": "%d:%s" % (await_port, os.path.join(self._directory, LISTENING))}
+        return {"ABOARD_CHILD": child, **(awaited if await_port else {})}
 
     def release(self, port: int) -> None:
         """Lets ranks connect to their master: rank 0 listens on its port. Repeating it is harmless."""

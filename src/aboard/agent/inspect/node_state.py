@@ -7,7 +7,7 @@ import os
 import time
 
 from aboard.agent.inspect.kernel_log import read_kernel_log
-from aboard.agent.procfs import SYSTEM, TICKS, USER, list_pids, read_kernel_file, read_name, read_stat
+from aboard.agent.procfs import SYSTEM, TICKS, USER, list_pids, read_environ, read_kernel_file, read_name, read_stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def compute_rates(before: NodeCounters, after: NodeCounters, ours: Iterable[int]
         for pid, used in after.used.items()
         if pid not in own and pid != os.getpid() and pid in before.used
     }
+    # Our own, of the next generation, and niced.
+    cores = {pid: used for pid, used in cores.items() if used < LEAST_CORES or not _is_standby(pid)}
     busiest = sorted((pid for pid in cores if cores[pid] >= LEAST_CORES), key=lambda pid: -cores[pid])[:NEIGHBOURS]
     rates: dict[str, Any] = {
         "neighbours": [{"pid": pid, "name": read_name(pid), "cores": round(cores[pid], 2)} for pid in busiest]
@@ -182,6 +184,10 @@ def _read_memory_limits(group: str) -> dict[str, int]:
         if text.isdigit() and int(text) < 1 << 60:
             limits[key] = int(text)
     return limits
+
+
+def _is_standby(pid: int) -> bool:
+    return b"\0ABOARD_STANDBY=" in b"\0" + read_environ(pid)
 
 
 def _read_cpu_seconds(pid: int) -> float:

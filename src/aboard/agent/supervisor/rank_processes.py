@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aboard.agent.container.container_processes import ContainerProcesses
+    from aboard.agent.supervisor.standby_processes import Standby
 
     Emit = Callable[..., None]
 
 SPOOL_LIMIT = 64 * 1024 * 1024
 CODE = "code.zip"
+# Tells which standby becomes which rank.
+SLOT = "LOCAL_RANK"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -83,6 +86,8 @@ class RankProcesses:
         # Images that the agent unpacked for its checks.
         self._unpacked = unpacked
         self._containers: ContainerProcesses | None = None
+        # By slot.
+        self._standbys: dict[str, Standby] = {}
         self.states: dict[str, dict[str, Any]] = {}
         self.outputs: list[RankOutput] = []
         self.launchers = NestedLaunchers(emit)
@@ -103,21 +108,16 @@ class RankProcesses:
         cores = [int(core) for core in message.get("cores") or ()]
         if message.get("container") and self._wait_for_image(name, message):
             return
-        env = dict(os.environ)
-        if message.get("container"):
-            # What the node's login sets for its own Python is not for the one inside.
-            env.pop("PYTHONPATH", None)
-        env.update(message.get("env") or {})
-        env[process_tree.RUN_ID] = self._run
+        env = self._build_env(message)
         secrets = [env[key] for key in message.get("secrets") or () if key in env]
         self.launchers.watch(name, secrets)
-        if message.get("code"):
-            code = os.path.join(self._directory, CODE)
-            env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH", "")) if part)
+        if self._use_standby(name, message, env):
+            return
         if message.get("beacon"):
             # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
-                self.beacons.prepare(name, self._count, env, secrets, await_port=int(message.get("await_port") or 0))
+                beacon = self.beacons.prepare(self._count, env, secrets)
+                env.update(self.beacons.name_rank(name, beacon, int(message.get("await_port") or 0)))
         container = message.get("container") or {}
         directories = [str(path) for path in container.get("directories") or ()]
         enter = self._prepare_container(name, argv, env, message) if container else lambda: None
@@ -146,6 +146,47 @@ class RankProcesses:
             for output in outputs:
                 output.follow()
             self.outputs += outputs
+
+    def start_standby(self, message: frames.Message) -> None:
+        """Starts a process that does a rank's imports, for the rank that will start in the same slot."""
+        from aboard.agent.supervisor.standby_processes import Standby  # noqa: PLC0415 - most runs have none
+
+        env = self._build_env(message)
+        slot = env.get(SLOT, "")
+        if slot in self._standbys or message.get("container"):
+            return
+        argv, cwd = [str(argument) for argument in message["argv"]], message.get("cwd")
+        cores = [int(core) for core in message.get("cores") or ()]
+        secrets = [env[key] for key in message.get("secrets") or () if key in env]
+        plain = dict(env)
+        beacon = self.beacons.prepare(self._count, env, secrets) if message.get("beacon") else None
+        outputs = [self._output("", stream, secrets) for stream in ("stdout", "stderr")]
+        self._count += 1
+        standby = self._standbys[slot] = Standby(message, plain, outputs, beacon)
+        try:
+            standby.spawn(argv, env, cwd, lambda: _prepare_child(self._run, self._group, cores, [], lambda: None))
+        finally:
+            for output in outputs:
+                output.follow()
+        standby.follow(self._loop, lambda: self._emit("standby"))
+
+    def _use_standby(self, name: str, message: frames.Message, env: dict[str, str]) -> bool:
+        """Whether the standby of its slot has become this rank; one that can't is killed."""
+        standby = self._standbys.pop(env.get(SLOT, ""), None)
+        if standby is None:
+            return False
+        await_port = int(message.get("await_port") or 0)
+        child = {} if standby.beacon is None else self.beacons.name_rank(name, standby.beacon, await_port)
+        is_used = standby.hand_over(message, env, child)
+        standby.close(self._loop, kill=not is_used)
+        if is_used:
+            for output in standby.outputs:
+                output.name = (name, output.name[1])
+            self.outputs += standby.outputs
+            self._pids[standby.pid] = name
+            self.states[name] = {"state": "running", "pid": standby.pid}
+            self._emit("started", child=name, pid=standby.pid, standby=True)
+        return is_used
 
     def signal(self, name: str, number: int) -> None:
         """Signals the child's whole group, as a terminal would."""
@@ -192,8 +233,17 @@ class RankProcesses:
                 self.states[name] = {"state": "exited", "code": code}
                 last_words = self.beacons.read_last_reports(name, code)
                 self._emit("exited", exited_at, child=name, code=code, **last_words)
+            elif name is None and self._drop_standby(pid):
+                continue
             elif name is None and self._unpacks is not None:
                 self._start_waiting(self._unpacks.reap(pid, returned))
+
+    def _drop_standby(self, pid: int) -> bool:
+        """Whether it was a standby: nobody waits for it, and its rank starts without."""
+        slot = next((slot for slot, standby in self._standbys.items() if standby.pid == pid), None)
+        if slot is not None:
+            self._standbys.pop(slot).close(self._loop, kill=True)
+        return slot is not None
 
     def drop_waiting(self) -> None:
         """Starts none of those that wait for their image any more."""
@@ -256,6 +306,19 @@ class RankProcesses:
             env.update(outer)
 
         return enter
+
+    def _build_env(self, message: frames.Message) -> dict[str, str]:
+        """A child's environment, without the beacon's variables."""
+        env = dict(os.environ)
+        if message.get("container"):
+            # What the node's login sets for its own Python is not for the one inside.
+            env.pop("PYTHONPATH", None)
+        env.update(message.get("env") or {})
+        env[process_tree.RUN_ID] = self._run
+        if message.get("code"):
+            code = os.path.join(self._directory, CODE)
+            env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH", "")) if part)
+        return env
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (self._count, stream))

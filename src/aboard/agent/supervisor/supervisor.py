@@ -323,8 +323,8 @@ class Supervisor:
             self._flush_output()
         elif op == "bring":
             self._children.bring(message["tail"])
-        elif op == "start":
-            self._start(message)
+        elif op in ("start", "standby"):
+            self._start(op, message)
         elif op == "signal":
             self._children.signal(str(message["child"]), int(message["signal"]))
         elif op in ("reserve", "listening"):
@@ -348,10 +348,10 @@ class Supervisor:
         self._children.beacons.on_master = watch.hurry
         return {"port": port}
 
-    def _start(self, message: frames.Message) -> None:
+    def _start(self, op: str, message: frames.Message) -> None:
         if self._kill_at is not None:
             raise ValueError("the run is being terminated on this node")
-        self._children.start(message)
+        (self._children.start if op == "start" else self._children.start_standby)(message)
 
     def _collect_stacks(self, message: frames.Message) -> None:
         """Replies later, to the bridge that asked: ranks need a moment, and beats continue meanwhile."""

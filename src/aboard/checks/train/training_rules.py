@@ -19,6 +19,8 @@ from aboard.lazy_dataclass import dataclass
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 # The distributions that have a tracker's client; the last one is the smallest.
 TRACKER_PACKAGES = {"wandb": ("wandb",), "mlflow": ("mlflow", "mlflow-skinny"), "tensorboard": ("tensorboard",)}
+# What a standby takes of the host: its imports, 280 MB where it was measured, and room for larger ones.
+STANDBY_MEMORY = 320 * 1024**2
 _WANDB_WITHOUT_LOGIN = ("offline", "dryrun", "disabled")
 _FLASH = ("flash_attention_2", "flash_attention_3")
 _SETTING = r"--set [a-z]\w*(?:\.\w+)+=[\w.+-]+"
@@ -70,6 +72,8 @@ class TrainingPreflight:
     tokens: int | None = None
     needs: RankMemoryNeeds | None = None
     packed: bool = False
+    # Whether each rank has a standby beside it.
+    standbys: bool = False
     # The trackers' variables that rank 0 will have; None if not yet known.
     tracker_variables: Mapping[str, str] | None = field(default=None, repr=False)
     # Secrets of the user's shell, with the name and value of a file's variable that would send them elsewhere.
@@ -370,6 +374,8 @@ def _describe_memory(preflight: TrainingPreflight, names: Iterable[str]) -> str:
             texts[name] = f"{format_size(room)} per GPU"
         else:
             each = f" for {ranks} ranks, {format_size(room)} each" if ranks > 1 else ""
+            if preflight.standbys:
+                each += f" without {format_size(STANDBY_MEMORY)} for a standby"
             texts[name] = f"{format_size(preflight.memory[name])}{each}"
     alike = group_by_value(texts).items()
     return "; ".join(f"{fold_names(same)} {agree(same, 'has', 'have')} {text}" for text, same in alike)
@@ -381,7 +387,8 @@ def _compute_node_rank_memory(preflight: TrainingPreflight, name: str) -> int | 
     if cards:
         return min(card.memory for card in cards)
     if cards == () and name in preflight.memory:
-        return preflight.memory[name] // preflight.ranks[name]
+        share = preflight.memory[name] // preflight.ranks[name]
+        return share - STANDBY_MEMORY if preflight.standbys else share
     return None
 
 

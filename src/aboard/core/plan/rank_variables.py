@@ -7,6 +7,8 @@ from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import MasterAddress
 from aboard.lazy_dataclass import dataclass
 
+# Set in a process that is no rank yet: the trainer and the beacon wait.
+STANDBY = "ABOARD_STANDBY"
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -48,6 +50,12 @@ def build_torchrun_env(layout: RankLayout, master: MasterAddress, run: str) -> d
         "CROSS_RANK": str(layout.group),
         "CROSS_SIZE": str(layout.groups),
     }
+
+
+def list_torchrun_variables() -> list[str]:
+    """The names of those variables."""
+    layout = RankLayout(rank=0, world=1, local=0, local_world=1, group=0, groups=1)
+    return list(build_torchrun_env(layout, MasterAddress(node="", address=""), ""))
 
 
 def build_task_env(layout: RankLayout) -> dict[str, str]:

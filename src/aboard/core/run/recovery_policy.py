@@ -33,6 +33,12 @@ class RecoverySettings:
     min_nodes: int | None = None
     wait: float = 600.0
     on_stall: StallAction = StallAction.REPORT
+    # Whether processes that have done a rank's imports wait for the next generation.
+    standby: bool = True
+
+    @property
+    def has_standbys(self) -> bool:
+        return self.standby and self.restarts > 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from aboard.core.run.events import Event, Measurement
 from aboard.core.run.failure_classes import FailureClass, classify_failure
 from aboard.core.run.lease import Lease
 from aboard.core.run.lost_nodes import LOST_SECONDS
+from aboard.core.run.rank_phases import Phase
 from aboard.core.run.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_ledger import VARIABLE, encode_earlier
 from aboard.core.run.run_state import GENERATION, Run
@@ -35,6 +36,7 @@ from aboard.flows.launch.collect_evidence import (
 from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
 from aboard.flows.launch.silent_nodes import OldSupervisors, SilentNodes
 from aboard.flows.launch.stall_monitor import RESTART_SECONDS, STAYS_SECONDS, StallMonitor
+from aboard.flows.launch.standby_sessions import StandbySessions
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
@@ -122,6 +124,11 @@ class Conductor:
         self._stop_asked = asyncio.Event()
         self._wanted_port = plan.master.port
         self._sessions: dict[str, NodeSession] = {}
+        # How many supervisors a node has had.
+        self._names: dict[str, int] = {}
+        self._standbys: StandbySessions | None = None
+        if recovery is not None and recovery.settings.has_standbys and plan.code:
+            self._standbys = StandbySessions(dialer, lease, lambda: self._note("standbys"))
         self._begun: set[str] = set()
         self._ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
         self._end: asyncio.Future[EndDecision] | None = None
@@ -246,6 +253,8 @@ class Conductor:
             ticking.cancel()
             await asyncio.wait([ticking])
             await self._watch.close()
+            if self._standbys is not None:
+                await self._standbys.close()
             await self._silent_nodes.close()
             await self._old_supervisors.close()
 
@@ -350,12 +359,17 @@ class Conductor:
     # -- one generation ----------------------------------------------------------------------------------
 
     async def _generation(self, number: int) -> EndDecision:
+        parts = {part.node.name: part for part in self.plan.parts}
+        prepared = {} if self._standbys is None else await self._standbys.take(list(parts))
         self._ending = False
         self._begun.clear()
         self._end = asyncio.get_running_loop().create_future()
         self._note("generation", number=number)
-        name = self.plan.run if number == 1 else f"{self.plan.run}.{number}"
-        self._sessions = {part.node.name: self._build_session(part, name) for part in self.plan.parts}
+        self._sessions = {name: prepared.get(name) or self._build_session(part) for name, part in parts.items()}
+        for name, session in prepared.items():
+            session.follow(**self._build_callbacks(parts[name]))
+            self._begun.add(name)
+            self._take_state(name, session.state, "")
         beginning = asyncio.create_task(self._begin())
         try:
             both: list[asyncio.Future[Any]] = [beginning, self._end]
@@ -373,25 +387,37 @@ class Conductor:
             await self._wind_down(end)
         return end
 
-    def _build_session(self, node_plan: NodePlan, name: str) -> NodeSession:
+    def _build_session(self, node_plan: NodePlan) -> NodeSession:
+        name = self._name_supervisor(node_plan.node.name, self.run.generation.number)
+        key = token_hex(16)
+        callbacks = self._build_callbacks(node_plan)
+        return NodeSession(node_plan.node, self._dialer, run=name, key=key, lease=self._lease, **callbacks)
+
+    def _build_callbacks(self, node_plan: NodePlan) -> dict[str, Any]:
         node, number = node_plan.node.name, self.run.generation.number
 
         def while_current(take: Callable[..., None]) -> Callable[..., None]:
             """What an old supervisor reports after the next generation has begun is not about that one."""
             return lambda *given: take(*given) if self.run.generation.number == number else None
 
-        return NodeSession(
-            node_plan.node,
-            self._dialer,
-            run=name,
-            key=token_hex(16),
-            lease=self._lease,
-            known_children=frozenset(start.child for start in node_plan.starts),
-            on_event=while_current(self._take),
-            on_output=while_current(self._take_piece),
-            on_state=while_current(lambda state, why: self._take_state(node, state, why)),
-            on_samples=while_current(self._take_samples),
-        )
+        return {
+            "known_children": frozenset(start.child for start in node_plan.starts),
+            "on_event": while_current(self._take),
+            "on_output": while_current(self._take_piece),
+            "on_state": while_current(lambda state, why: self._take_state(node, state, why)),
+            "on_samples": while_current(self._take_samples),
+        }
+
+    def _name_supervisor(self, node: str, number: int) -> str:
+        """The name of the node's supervisor in this generation; a later number if one with standbys was lost."""
+        number = self._names[node] = max(number, self._names.get(node, 0) + 1)
+        return self.plan.run if number == 1 else f"{self.plan.run}.{number}"
+
+    def _open_standbys(self) -> None:
+        """After the first step of all ranks: until then they need the node for themselves."""
+        now = self.run.generation
+        if self._standbys is not None and not self._ending and now.phases[Phase.STEPS] == self.plan.world:
+            self._standbys.open(self.plan, (), lambda node: self._name_supervisor(node, now.number + 1))
 
     async def _begin(self) -> None:
         """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known."""
@@ -400,10 +426,11 @@ class Conductor:
         async def begin(node_plan: NodePlan) -> None:
             session = self._sessions[node_plan.node.name]
             try:
-                await session.begin()
-                self._begun.add(node_plan.node.name)
-                if self.plan.code:
-                    await session.bring(self.plan.code)
+                if node_plan.node.name not in self._begun:
+                    await session.begin()
+                    self._begun.add(node_plan.node.name)
+                    if self.plan.code:
+                        await session.bring(self.plan.code)
                 if node_plan.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 master_port = await asyncio.shield(port)
@@ -639,6 +666,7 @@ class Conductor:
             if self._lease.seconds > LOST_SECONDS:
                 self._silent_nodes.tick(self._sessions)
             self._note_dropped()
+            self._open_standbys()
             if began >= next_tick:
                 if not self._ending:
                     self._watch.tick(self.run, time())

@@ -162,6 +162,7 @@ def add_training(
         environ=os.environ,
         typed=typed_env,
         here=Path.cwd(),
+        standbys=spec.recovery.has_standbys,
         on_settled=observer.report_steps,
     )
     cluster, request = resolve_request(spec.cluster, spec.request, None, shell=os.environ)

@@ -118,6 +118,7 @@ class TrainingPayload:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     typed: Mapping[str, str] = field(default_factory=dict, repr=False)
     here: Path = Path()
+    standbys: bool = False
     on_settled: Callable[[TrainingPreflight, Sequence[Finding]], None] = lambda _preflight, _findings: None
 
     @property
@@ -149,6 +150,7 @@ class TrainingPayload:
             model=self.inputs.facts,
             tokens=self.inputs.vocabulary,
             packed=settings.packing,
+            standbys=self.standbys,
             tracker_variables=list_tracker_variables(training, plan, self.environ, withheld),
             withheld_secrets=withheld,
         )
