@@ -158,6 +158,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "train",
             "engines",
             "bringup",
+            "standby",
             "slurm",
             "containers",
             "soak",

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT
 from tempfile import TemporaryFile
@@ -107,24 +107,9 @@ def test_a_killed_rank_costs_no_sample_and_standbys_take_over(four: Sandbox, fin
     put = "mkdir -p /shared/killer && cat > /shared/killer/sitecustomize.py && chmod -R a+rwX /shared/killer"
     assert four.head.run(["sh", "-c", put], input=KILLER).returncode == 0
     launches = Launches(four, folder=f"{_home(four)}/finetune-killed")
-    words = ("n[1-2]", "--restarts", "1", "--set", f"cluster.python={PYTHON}", "--set", "train.save_steps=2")
-    argv = ["aboard", "train", *words, *_sets("/shared/recovered"), "--env", "PYTHONPATH=/shared/killer"]
-    known = launches.newest()
-    with TemporaryFile("w+") as output:
+    words = ("n[1-2]", "--restarts", "1", "--set", "train.save_steps=2", "--env", "PYTHONPATH=/shared/killer")
+    with _trains_until_standbys_wait(four, launches, "/shared/recovered", *words) as (train, run):
         cwd = f"{_home(four)}/finetune"
-        train = Going(four.head.popen(argv, cwd=cwd, env=ENV, stdin=DEVNULL, stdout=output, stderr=STDOUT), output)
-
-        def is_waiting() -> bool:
-            run = launches.newest()
-            # Many tests share two cores; standbys get what others leave.
-            for pid in process_tree.find_run_processes(f"{run}.2"):
-                with suppress(OSError):
-                    for thread in Path(f"/proc/{pid}/task").iterdir():
-                        os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
-            return train.ended or (run != known and any(each["kind"] == "standbys" for each in launches.events(run)))
-
-        wait_until(is_waiting, SECONDS, lambda: train.said)
-        run = launches.newest()
         check = four.head.run(["aboard", "check", "n[1-2]"], cwd=cwd, env=ENV).stdout
         status = four.head.run(["aboard", "status", run], cwd=cwd, env=ENV).stdout
         four.head.run(["touch", "/shared/killer/go"]).check_returncode()
@@ -219,6 +204,35 @@ def test_a_node_that_lacks_a_package_is_named_before_anything_starts(four: Sandb
     assert done.returncode == 2, said
     assert "train-packages" in said, said
     assert "doesn't have torch, transformers" in said, said
+
+
+@contextmanager
+def _trains_until_standbys_wait(
+    four: Sandbox, launches: Launches, out: str, *words: str
+) -> Iterator[tuple[Going, str]]:
+    """A training whose standbys wait, and the name of its run."""
+    known = launches.newest()
+    argv = ["aboard", "train", *_sets(out), "--set", f"cluster.python={PYTHON}", *words]
+
+    def is_waiting() -> bool:
+        run = launches.newest()
+        # Many tests share two cores; standbys get what others leave.
+        for pid in process_tree.find_run_processes(f"{run}.2"):
+            with suppress(OSError):
+                for thread in Path(f"/proc/{pid}/task").iterdir():
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+        return train.ended or (run != known and any(each["kind"] == "standbys" for each in launches.events(run)))
+
+    with TemporaryFile("w+") as output:
+        cwd = f"{_home(four)}/finetune"
+        process = four.head.popen(argv, cwd=cwd, env=ENV, stdin=DEVNULL, stdout=output, stderr=STDOUT)
+        train = Going(process, output)
+        try:
+            wait_until(is_waiting, SECONDS, lambda: train.said)
+            yield train, launches.newest()
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _home(four: Sandbox) -> str:

@@ -416,8 +416,10 @@ class Conductor:
     def _open_standbys(self) -> None:
         """After the first step of all ranks: until then they need the node for themselves."""
         now = self.run.generation
-        if self._standbys is not None and not self._ending and now.phases[Phase.STEPS] == self.plan.world:
-            self._standbys.open(self.plan, (), lambda node: self._name_supervisor(node, now.number + 1))
+        if self._standbys is None or self._ending or self._standbys.are_open:
+            return
+        if now.phases[Phase.STEPS] == self.plan.world:
+            self._standbys.open(self.plan, lambda node: self._name_supervisor(node, now.number + 1))
 
     async def _begin(self) -> None:
         """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known."""

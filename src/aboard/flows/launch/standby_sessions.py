@@ -32,17 +32,20 @@ class StandbySessions:
         self._ends: set[asyncio.Task[None]] = set()
         self._starting = 0
 
-    def open(self, plan: Plan, spares: Sequence[NodePlan], name: Callable[[str], str]) -> None:
-        """Starts a standby for each slot of these nodes, in the background; `name` names a node's supervisor.
+    @property
+    def are_open(self) -> bool:
+        """Whether `open` was called since the last `take`."""
+        return self._opening is not None
 
-        A repeat does nothing until `take`. Containers are fixed when a process starts, so they have no standbys.
+    def open(self, plan: Plan, name: Callable[[str], str]) -> None:
+        """Starts a standby for each rank of the plan, in the background; `name` names a node's supervisor.
+
+        Containers are fixed when a process starts, so they have no standbys.
         """
-        if self._opening is None:
-            parts = [part for part in (*plan.parts, *spares) if part.node.name not in self._sessions]
-            parts = [part for part in parts if all(start.container is None for start in part.starts)]
-            self._starting = sum(len(part.starts) for part in parts)
-            opened = (self._open(part, plan.code, name(part.node.name)) for part in parts)
-            self._opening = asyncio.gather(*opened)
+        parts = [part for part in plan.parts if part.node.name not in self._sessions]
+        parts = [part for part in parts if all(start.container is None for start in part.starts)]
+        self._starting = sum(len(part.starts) for part in parts)
+        self._opening = asyncio.gather(*(self._open(part, plan.code, name(part.node.name)) for part in parts))
 
     async def take(self, nodes: Sequence[str]) -> dict[str, NodeSession]:
         """The open sessions with these nodes, which are the caller's from here on."""
@@ -73,7 +76,7 @@ class StandbySessions:
                 await session.start_standby(waiting, handed=list_torchrun_variables())
             self._sessions[part.node.name] = session
         except TransportError:
-            pass
+            self._count_down(len(part.starts))
         finally:
             if self._sessions.get(part.node.name) is not session:
                 self._end_later(session)
@@ -86,9 +89,12 @@ class StandbySessions:
 
     def _take(self, event: Event) -> None:
         if event.kind == "standby":
-            self._starting -= 1
-            if self._starting == 0:
-                self._on_ready()
+            self._count_down(1)
+
+    def _count_down(self, count: int) -> None:
+        self._starting -= count
+        if self._starting == 0:
+            self._on_ready()
 
     def _end_later(self, session: NodeSession) -> None:
         task = asyncio.create_task(_end_session(session))
