@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Self
 
-from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, Event, Measurement
+from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.training_metrics import LossCurve
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -190,6 +190,15 @@ class GenerationEnd:
     why: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class MissingCopy:
+    """Parts of a checkpoint that are not copied to a node, with one of COPY_OBSTACLES."""
+
+    checkpoint: Untrusted
+    obstacle: str
+    why: Untrusted
+
+
 @dataclass(kw_only=True)
 class Run:
     """The state of a run. Mutable, since a copy per event would cost O(ranks)."""
@@ -213,6 +222,8 @@ class Run:
     # What is being done before the next generation starts.
     recovering: str = ""
     finished: Mapping[str, Any] | None = None
+    # By node, the last checkpoint of which it did not get its copies, until a later one is copied.
+    uncopied: dict[str, MissingCopy] = field(default_factory=dict)
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -236,7 +247,7 @@ class Run:
                 self.finished = None
             case "nested":
                 self._apply_nested(event)
-            case "held" | "cut" | "gone" | "ended" | "port_taken" | "listening":
+            case "held" | "cut" | "gone" | "ended" | "port_taken" | "listening" | "uncopied" | "saved":
                 self._apply_node(event)
             case "ending" | "continued" | "killed" | "paused":
                 self._apply_own_process(event)
@@ -319,6 +330,9 @@ class Run:
         return self.generation.connections.setdefault(node, NodeConnection())
 
     def _apply_node(self, event: Event) -> None:
+        if event.kind in ("uncopied", "saved"):
+            self._apply_copies(event)
+            return
         if event.kind == "port_taken":
             self.generation.port_owner = PortOwner(
                 node=event.node,
@@ -338,6 +352,15 @@ class Run:
             connection.stubborn = tuple(event.data.get("stubborn", ()))
         else:
             self._apply_connection(event)
+
+    def _apply_copies(self, event: Event) -> None:
+        obstacle = _get_text(event, "obstacle").as_known(COPY_OBSTACLES)
+        if event.kind == "uncopied" and obstacle:
+            self.uncopied[event.node] = MissingCopy(
+                checkpoint=_get_text(event, "checkpoint"), obstacle=obstacle, why=_get_text(event, "why")
+            )
+        elif event.data.get("copied"):
+            self.uncopied.pop(event.node, None)
 
     def _apply_nested(self, event: Event) -> None:
         """Counts only before the run's own group exists: later, a rank may well start another job and wait for it."""

@@ -21,6 +21,7 @@ from aboard.core.run.recovery_policy import Action, Recovery
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.launch.checkpoint_copies import CheckpointCopies, CopySettings
 from aboard.flows.launch.collect_evidence import (
     CollectedEvidence,
     collect_death_evidence,
@@ -89,6 +90,7 @@ class Conductor:
         fixed_port: bool = False,
         stop_on_stall: bool = False,
         recovery: RunRecovery | None = None,
+        copies: CopySettings | None = None,
     ) -> None:
         self.plan = plan
         self.run = Run(id=plan.run)
@@ -103,6 +105,8 @@ class Conductor:
         self._run_observer = run_observer
         self._fixed_port = fixed_port
         self._recovery = recovery
+        self._copy_settings = copies
+        self._copies: CheckpointCopies | None = None
         self._stop_on_stall = stop_on_stall
         self._stop_asked = asyncio.Event()
         self._wanted_port = plan.master.port
@@ -287,6 +291,7 @@ class Conductor:
     async def _generation(self, number: int) -> EndDecision:
         self._ending = False
         self._begun.clear()
+        self._copies = None
         self._end = asyncio.get_running_loop().create_future()
         self._note("generation", number=number)
         name = self.plan.run if number == 1 else f"{self.plan.run}.{number}"
@@ -351,6 +356,12 @@ class Conductor:
         if port.done() and not port.cancelled():
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
             self._note("port", port=port.result())
+        if self._copy_settings is not None and len(self.plan.parts) > 1:
+            self._copies = CheckpointCopies(self._copy_settings, self._note_uncopied)
+            await self._copies.connect(self.plan, self._sessions)
+
+    def _note_uncopied(self, node: str, checkpoint: str, why: str) -> None:
+        self._note("uncopied", node=node, checkpoint=checkpoint, obstacle="late", why=why)
 
     def _report_start_failure(self, node_plan: NodePlan, error: TransportError) -> None:
         """Marks the ranks as failed if the agent refused a request, else the node as lost."""
@@ -369,6 +380,8 @@ class Conductor:
         lost = [session for session in self._sessions.values() if session.state is SessionState.LOST]
         if end.stacks:
             await self._collect_final_snapshot()
+        if self._copies is not None and end.finished:
+            await self._finish_copies(self._copies)
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
         if end.death and self.plan.code:
@@ -381,6 +394,14 @@ class Conductor:
         ends += [asyncio.create_task(session.leave()) for session in lost]
         if ends:
             await asyncio.wait(ends)
+
+    async def _finish_copies(self, copies: CheckpointCopies) -> None:
+        """Waits for the copies of the last checkpoint, unless the user stops the run."""
+        waiting = [asyncio.create_task(copies.finish()), asyncio.create_task(self._stop_asked.wait())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
 
     async def _collect_final_snapshot(self) -> None:
         """Takes a snapshot of the nodes and the other ranks after a rank has died, before all are stopped."""

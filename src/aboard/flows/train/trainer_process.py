@@ -25,7 +25,7 @@ _MEMORY_SECONDS = 120.0
 
 
 class TrainerProcess:
-    """A module that can start early, to import torch in the background, and that replies to one request."""
+    """A module that can start early, to import torch in the background; each request takes a process of its own."""
 
     def __init__(self, module: str, *args: str) -> None:
         self._module = module
@@ -56,6 +56,7 @@ class TrainerProcess:
             out, err = await asyncio.to_thread(process.communicate, payload, seconds)
         except subprocess.TimeoutExpired:
             raise _make_error(self._module, f"no reply within {seconds:g} s") from None
+        self._process = None
         output, errors = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
         return _parse_answer(self._module, output, errors, process.returncode)
 
