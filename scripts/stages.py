@@ -157,6 +157,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "data",
             "train",
             "engines",
+            "copies",
             "bringup",
             "standby",
             "slurm",

@@ -9,7 +9,7 @@ from saving import checkpoints, progress, put, resumed, save, standing, wrong
 from aboard.diagnoses import AboardError
 from aboard.train.checkpoint import checkpoint_folder
 from aboard.train.checkpoint.checkpoint_failures import pack_failure, raise_first_failure
-from aboard.train.checkpoint.checkpoint_writer import find_superfluous
+from aboard.train.checkpoint.checkpoint_writer import find_needed_for_copies, find_superfluous
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
 
 
@@ -38,6 +38,21 @@ def test_the_newest_good_one_stays_whatever_the_limit(tmp_path: Path) -> None:
         "step-000009",
         "step-000005",
     ]
+
+
+def test_what_survives_the_loss_of_a_node_is_needed() -> None:
+    """The newest that is copied everywhere, and those after it that are being copied; not those that wait."""
+    good = {f"step-{step:06d}": step for step in range(1, 7)}
+    newest = "step-000006"
+    going = {"step-000003": True, "step-000004": False, "step-000005": True, newest: False}
+    assert find_needed_for_copies(good, newest, going, ()) == {"step-000002", "step-000003", "step-000005"}
+    assert find_needed_for_copies(good, newest, going, {"step-000002"}) == {
+        *("step-000001", "step-000003", "step-000005")
+    }
+    assert find_needed_for_copies(good, newest, {newest: False}, ()) == {"step-000005"}
+    needed = {"step-000002", "step-000005"}
+    kept = good.keys() - {*find_superfluous(good, keep=1, newest=newest, broken=(), needed=needed)}
+    assert kept == {*needed, newest}
 
 
 def test_leftovers_of_saves_and_removals_go(tmp_path: Path) -> None:

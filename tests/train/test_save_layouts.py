@@ -1,7 +1,9 @@
 """Checkpoints across layouts: saved by some ranks, continued by others, bit by bit."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -86,12 +88,40 @@ def test_each_node_has_its_own_disk(crew: Crew, settled: Settled, tmp_path: Path
     saved = crew.run(2, save_cases.save, training, 2, disks, nodes=2)
     for node in (0, 1):
         files = sorted(path.name for path in (tmp_path / f"disk{node}" / "step-000002").iterdir())
-        assert files == ["manifest.json", f"rank-{node:05d}-000.safetensors"]
+        assert files == ["copies.json", "manifest.json", f"rank-{node:05d}-000.safetensors"]
+        # Each is to get the part of the other one, as the marker has it.
+        record = json.loads((tmp_path / f"disk{node}" / "step-000002" / "copies.json").read_text())
+        assert (record["leader"], record["source"], record["state"]) == (node, 1 - node, "waiting")
+        part = tmp_path / f"disk{1 - node}" / "step-000002" / f"rank-{1 - node:05d}-000.safetensors"
+        assert record["files"] == [[part.name, part.stat().st_size, sha256(part.read_bytes()).hexdigest()]]
     # A node that was cut off between the files and its marker gets it from the other.
     (tmp_path / "disk1" / "step-000002" / "manifest.json").unlink()
     came = crew.run(2, save_cases.resume, training, disks, nodes=2)
     assert [each.hashes for each in came] == saved
     assert (tmp_path / "disk1" / "step-000002" / "manifest.json").exists()
+
+
+def test_the_newest_copied_checkpoint_stays(crew: Crew, settled: Settled, tmp_path: Path) -> None:
+    """Also with `save_total_limit: 1`: the next one may be lost with its node before it is copied."""
+    training = settled(global_batch_size=4, sharding="full", save_total_limit=1)
+    disks = str(tmp_path / "disk{node}")
+    crew.run(2, save_cases.save, training, 1, disks, nodes=2)
+    for node in (0, 1):
+        record = tmp_path / f"disk{node}" / "step-000001" / "copies.json"
+        record.write_text(record.read_text().replace("waiting", "copied"))
+    crew.run(2, save_cases.save, training, 2, disks, nodes=2)
+    for node in (0, 1):
+        left = sorted(path.name for path in (tmp_path / f"disk{node}").glob("step-*"))
+        assert left == ["step-000001", "step-000002"]
+
+
+def test_without_copies_or_with_replicas_nothing_is_to_be_copied(crew: Crew, settled: Settled, tmp_path: Path) -> None:
+    """`checkpoint_copies: 0` turns it off, and disks that have everything need nothing."""
+    for changed in ({"sharding": "full", "checkpoint_copies": 0}, {"sharding": "none"}):
+        folder = tmp_path / str(changed["sharding"])
+        crew.run(2, save_cases.save, settled(global_batch_size=4, **changed), 1, f"{folder}/disk{{node}}", nodes=2)
+        assert len(list(folder.glob("disk*/step-000001/manifest.json"))) == 2
+        assert not list(folder.glob("disk*/step-000001/copies.json"))
 
 
 def test_what_lies_on_another_node_is_asked_for_by_name(crew: Crew, settled: Settled, tmp_path: Path) -> None:

@@ -107,9 +107,11 @@ def save(
     return folders
 
 
-def build_plan(ranks: Mapping[int, str] = HALVES) -> Plan:
+def build_plan(ranks: Mapping[int, str] = HALVES, address: str | None = None) -> Plan:
     parts = tuple(
-        NodePlan(node=Node(name=node), starts=(Start(child=str(rank), argv=("python",), rank=rank),))
+        NodePlan(
+            node=Node(name=node, fabric_address=address), starts=(Start(child=str(rank), argv=("python",), rank=rank),)
+        )
         for rank, node in ranks.items()
     )
     program = Program(kind=ProgramKind.SCRIPT, target="")
@@ -205,7 +207,7 @@ def test_without_any_whole_checkpoint_the_node_is_waited_for(tmp_path: Path) -> 
         gather(tmp_path, off=["n1"])
     assert "rank-00000-000.safetensors, last on n1 (n1: no route to host)" in caught.value.seen
     assert caught.value.fix.startswith("aboard export brave-otter --to made    # again, when n1 is back")
-    saved = RecordedCheckpoint(name="step-000004", serial=2, nodes={"rank-00000-000.safetensors": "n1"})
+    saved = RecordedCheckpoint(name="step-000004", serial=2, nodes={"rank-00000-000.safetensors": ("n1",)})
     with pytest.raises(AboardError, match="step-000004 was last on n1: n1: no route to host"):
         gather(tmp_path, off=["n1", "n2"], recorded=record(saved))
 
@@ -242,13 +244,14 @@ def share(
     *,
     off: Sequence[str] = (),
     recorded: RecordedTraining | None = None,
+    address: str | None = None,
     **settings: Any,
 ) -> ShareResult | None:
     training = Training(
         model="m", max_length=8, output_dir=f"~/{OUT}", data=(), **{"sharding": "full", "resume": "auto", **settings}
     )
     request = ShareRequest(
-        plan=build_plan(ranks),
+        plan=build_plan(ranks, address),
         training=training,
         recorded=recorded or RecordedTraining(plans=(), checkpoints={}),
         cache=tmp_path / "cache",
@@ -266,6 +269,28 @@ def share(
             await dialer.close()
 
     return asyncio.run(main())
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1.invalid"])
+def test_a_blank_node_gets_its_part_from_the_node_with_the_copy(tmp_path: Path, address: str) -> None:
+    """Directly, with the metrics of rank 0; by way of the head, the part alone, if they can't connect."""
+    folders = save(tmp_path, 4, 2)
+    name = "rank-00000-000.safetensors"
+    (folders["n2"] / name).write_bytes(part_content(0, 4))
+    beside = tmp_path / "n2" / OUT / ".first-node"
+    beside.mkdir()
+    (beside / "metrics.jsonl").write_text("curve")
+    (tmp_path / "n3").mkdir()
+    done = share(tmp_path, {0: "n3", 1: "n2"}, off=["n1"], address=address)
+    assert done is not None
+    assert (done.name, done.nodes) == ("step-000004", ("n3",))
+    assert contents(tmp_path / "n3" / OUT / "step-000004") == {name: part_content(0, 4)}
+    marker = tmp_path / "n3" / OUT / "step-000004" / "manifest.json"
+    assert marker.read_bytes() == (folders["n2"] / "manifest.json").read_bytes()
+    direct = address == "127.0.0.1"
+    assert (done.sent == 0, done.passed > 0) == (direct, direct)
+    assert (tmp_path / "n3" / OUT / "metrics.jsonl").exists() == direct
 
 
 @pytest.mark.ci
@@ -318,7 +343,7 @@ def test_no_training_starts_over_by_itself(tmp_path: Path) -> None:
         share(tmp_path, {0: "n1"}, off=["n2"], recorded=record())
     assert caught.value.diagnosis is checkpoints.PARTS_LOST
     assert caught.value.fix.startswith("aboard check n2    # when it is back")
-    saved = RecordedCheckpoint(name="step-000004", serial=2, nodes={"rank-00000-000.safetensors": "n1"})
+    saved = RecordedCheckpoint(name="step-000004", serial=2, nodes={"rank-00000-000.safetensors": ("n1",)})
     with pytest.raises(AboardError, match="step-000004 was last on n1"):
         share(tmp_path, {0: "n3"}, off=["n1", "n2"], recorded=record(saved))
 
@@ -348,19 +373,21 @@ def test_parts_by_slices() -> None:
     assert needed == dict.fromkeys("abc", every)
 
 
-def test_the_record_knows_the_last_node_of_each_part() -> None:
-    """From the events that supervisors report, of ranks that saved or resumed; other events don't count."""
+def test_the_record_knows_the_nodes_of_each_part() -> None:
+    """From the events that supervisors report, of ranks that saved or resumed, and of copies; others don't count."""
 
-    def saved(node: str, serial: int, *files: str) -> Event:
-        data = {"checkpoint": Untrusted("step-000002"), "serial": serial, "files": list(files)}
+    def saved(node: str, serial: int, *files: str, copied: bool = False) -> Event:
+        data = {"checkpoint": Untrusted("step-000002"), "serial": serial, "files": list(files), "copied": copied}
         return Event(node=node, at=1.0, kind="saved", data=data)
 
     events = [saved("n1", 1, "a"), saved("n2", 1, "b"), saved("n3", 1, "a"), Event(node="n1", at=2.0, kind="exited")]
-    assert collect_saved_parts(events)["step-000002"].nodes == {"a": "n3", "b": "n2"}
+    assert collect_saved_parts(events)["step-000002"].nodes == {"a": ("n3", "n1"), "b": ("n2",)}
+    copy = saved("n1", 1, "b", copied=True)
+    assert collect_saved_parts([*events, copy])["step-000002"].nodes == {"a": ("n3", "n1"), "b": ("n2", "n1")}
     hostile = replace(events[0], data={**events[0].data, "checkpoint": Untrusted("../step-000002")})
     assert collect_saved_parts([hostile, saved("n1", 1, "a/../b", "a\n")])["step-000002"].nodes == {}
     again = collect_saved_parts([*events, saved("n4", 5, "c")])["step-000002"]
-    assert (again.serial, again.nodes) == (5, {"c": "n4"})
+    assert (again.serial, again.nodes) == (5, {"c": ("n4",)})
 
 
 def _format_marker_of(files: Sequence[CheckpointFile], *, world: int) -> bytes:

@@ -131,7 +131,7 @@ def test_no_word_of_a_node_reaches_a_screen_or_a_shell_as_it_came(made: Callable
                 assert_harmless(judged(scene, name, put(plain, place, hostile)))
 
 
-NUMBERS_AND_LISTS = ("killed", "stubborn", "serial", "files", "beside")
+NUMBERS_AND_LISTS = ("killed", "stubborn", "serial", "files", "beside", "copied")
 
 
 @pytest.mark.parametrize("kind", EVENT_FIELDS)
@@ -140,7 +140,8 @@ def test_no_word_of_an_event_reaches_a_screen_as_it_came(kind: str) -> None:
     said = dict.fromkeys(EVENT_FIELDS[kind], HOSTILE[0])
     frame: frames.Message = {"event": 1, "kind": kind, "wall": 1.0, "child": "0", "pid": 7, "code": 1, "phase": "torch"}
     # Numbers, and words of ours: any other is refused.
-    frame |= {"port": 29500, "uid": 1001, "cause": "lease", "process": "guard", "command": list(HOSTILE)}
+    frame |= {"port": 29500, "uid": 1001, "cause": "lease", "process": "guard", "obstacle": "full"}
+    frame |= {"command": list(HOSTILE)}
     frame |= {name: text for name, text in said.items() if name not in frame and name not in NUMBERS_AND_LISTS}
     first = parse_event({"event": 1, "kind": "started", "wall": 0.5, "child": "0", "pid": 7}, "n1", 0.0, {"0"})
     event = parse_event(frame, "n1", 0.0, {"0"})

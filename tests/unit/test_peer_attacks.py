@@ -16,7 +16,7 @@ from node_homes import HomeTransport
 from test_file_transfer import SOON, contents
 
 from aboard.agent.transfer.partial_file import part_name, piece_part_name
-from aboard.agent.transfer.peer_process import MOST_STRANGERS
+from aboard.agent.transfer.peer_acceptor import MOST_STRANGERS
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, AgentRequestError
 from aboard.transport.files.file_sender import FileSender

@@ -25,6 +25,7 @@ from aboard.diagnoses import AboardError, Finding, Fix, Severity
 from aboard.diagnoses.trainer import checkpoint, file_sync, model_loading
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.check.check_observer import NullCheckObserver
+from aboard.flows.launch.checkpoint_copies import CopySettings
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
 from aboard.record.event_log import read_events
@@ -53,7 +54,11 @@ class Freight:
         found = [made_finding(code="c", severity=each, nodes=(), seen="s", why="w", fix="f") for each in self._findings]
         return replace(plan, program=replace(plan.program, args=("settled",))), found
 
-    async def load(self, plan: Plan, dialer: NodeDialer) -> None:
+    @property
+    def copies(self) -> CopySettings | None:
+        return None
+
+    async def load(self, plan: Plan, dialer: NodeDialer, *, resume: bool = False) -> None:
         self.story.append("loaded")
         if self._fails:
             raise AboardError(file_sync.DISK_FULL, "n1 is full", fix=Fix("df -h"))

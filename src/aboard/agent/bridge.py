@@ -130,7 +130,7 @@ class AgentBridge:
             "connect": self._probe_peers,
             "push": self._probe_peers,
             **dict.fromkeys(("environment", "venv", "leftovers", "clear", "strangers"), self._inspect),
-            **dict.fromkeys(("porter", "fetch", "peers"), self._forward_to_child),
+            **dict.fromkeys(("porter", "fetch", "peers", "copier"), self._forward_to_child),
             "hold": self._start_supervisor,
             "attach": self._attach,
         }
@@ -194,10 +194,11 @@ class AgentBridge:
         from aboard.agent.transfer.receiver_process import ReceiverProcess, choose_server  # noqa: PLC0415 - only a file transfer needs it
 
         op, do = str(message["op"]), message["do"]
-        if op == "peers" and do == "open" and op in self._transfers:
+        listens = op in ("peers", "copier")
+        if listens and do == "open" and op in self._transfers:
             self._transfers.pop(op).close()
-        elif op == "peers" and do != "open" and op not in self._transfers:
-            raise ValueError("no exchange of pieces is open")
+        elif listens and do != "open" and op not in self._transfers:
+            raise ValueError("no exchange of files is open")
         if op not in self._transfers:
             self._transfers[op] = ReceiverProcess(
                 self._loop, self._head.send_body, lambda: self._head.send({"gone": op}), choose_server(op)

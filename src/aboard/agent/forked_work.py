@@ -9,21 +9,22 @@ import signal
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
     Report = Callable[[bytes], None]
     ReportResult = Callable[[dict[str, Any]], None]
 
 
-def fork_worker(work: Callable[[Report], None], out: int) -> int:
+def fork_worker(work: Callable[[Report], None], out: int, kept: Collection[int] = ()) -> int:
     """Returns the pid of a child that writes to `out` what `work` reports, and exits after it.
 
-    A child that hangs on a dead mount can't be killed: it must not keep the transport, a port or our group open.
+    A child that hangs on a dead mount can't be killed: it must not keep the transport, a port or our group open. It has
+    `out` and the `kept` descriptors only.
     """
     pid = os.fork()
     if pid == 0:
-        _run_and_exit(work, out)
+        _run_and_exit(work, out, kept)
     return pid
 
 
@@ -49,7 +50,7 @@ def parse_json_lines(output: bytes) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _run_and_exit(work: Callable[[Report], None], out: int) -> None:
+def _run_and_exit(work: Callable[[Report], None], out: int, kept: Collection[int]) -> None:
     def report(data: bytes) -> None:
         while data:
             data = data[os.write(out, data) :]
@@ -62,7 +63,7 @@ def _run_and_exit(work: Callable[[Report], None], out: int) -> None:
         os.setsid()
         os.dup2(0, 2)
         for fd in os.listdir("/proc/self/fd"):
-            if int(fd) > 2 and int(fd) != out:  # noqa: PLR2004 - stdin, stdout and stderr
+            if int(fd) > 2 and int(fd) != out and int(fd) not in kept:  # noqa: PLR2004 - stdin, stdout and stderr
                 with contextlib.suppress(OSError):
                     os.close(int(fd))
         work(report)

@@ -1,7 +1,7 @@
 """A session with one node's supervisor: sends heartbeats, re-attaches after a disconnect, and loses nothing."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from time import monotonic, time
@@ -20,13 +20,16 @@ from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import DialResult, NodeDialer
 from aboard.transport.supervisor_messages import (
     NO_STACKS,
+    CopierEndpoint,
     OutputChunk,
     parse_children,
     parse_clock,
+    parse_copier_endpoint,
     parse_count,
     parse_event,
     parse_lost_agents,
     parse_measurements,
+    parse_missing_copies,
     parse_output,
     parse_stacks,
 )
@@ -189,6 +192,20 @@ class NodeSession:
     async def release(self, port: int) -> None:
         """Lets the node's ranks connect to rank 0, which listens on this port."""
         await self._ask("listening", port=port)
+
+    async def open_copier(self, **fields: Any) -> CopierEndpoint:
+        """Starts the process that copies parts of checkpoints, with a listener; the key travels here only."""
+        link = self._link
+        address = self.node.fabric_address or (str(link.hello.get("address") or "") if link else "") or self.node.target
+        return parse_copier_endpoint(await self._ask("copies", do="open", address=address, **fields))
+
+    async def introduce_copiers(self, peers: Sequence[Any]) -> None:
+        """Tells the copier where the others listen: number, host, port and ranks of each."""
+        await self._ask("copies", do="peers", peers=list(peers))
+
+    async def wait_for_copies(self, seconds: float) -> dict[str, int]:
+        """Waits until everything is copied to this node; returns the bytes that are missing, by checkpoint."""
+        return parse_missing_copies(await self._ask("copies", do="status", wait=seconds + ASK_SECONDS, seconds=seconds))
 
     async def signal(self, child: str, number: int) -> None:
         await self._ask("signal", child=child, signal=int(number))

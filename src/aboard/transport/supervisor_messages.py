@@ -4,8 +4,8 @@ from collections.abc import Callable, Container, Mapping
 from typing import Annotated, Any, TypeVar
 
 from aboard.agent import frames
-from aboard.core.decoding import DecodeError, Decoder, Matching, MaxLength, Signed, make_decoder
-from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, STREAMS, Event
+from aboard.core.decoding import DecodeError, Decoder, IpAddress, Matching, MaxLength, PortNumber, Signed, make_decoder
+from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, STREAMS, Event
 from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.core.run.training_metrics import METRICS
 from aboard.diagnoses.untrusted import Untrusted
@@ -60,14 +60,22 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "checkpoint": _decode_text,
         "serial": _decode_count,
         "files": make_decoder(Annotated[tuple[Annotated[Untrusted, MaxLength(200)], ...], MaxLength(500)], strict=True),
+        # Whether the files came from another node.
+        "copied": make_decoder(bool, strict=True),
+    },
+    # Parts of a checkpoint could not be copied to this node.
+    "uncopied": {
+        "checkpoint": _decode_name,
+        "obstacle": make_decoder(Annotated[str, Matching("|".join(COPY_OBSTACLES))], strict=True),
+        "why": _decode_text,
     },
     "nested": {"command": make_decoder(_Words, strict=True)},
     "raised": {"type": _decode_name, "message": _decode_text, "trace": _decode_trace, "error": _decode_trace},
 }
 # Events of a node rather than of a child.
-NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed", "standby")
+NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed", "standby", "uncopied")
 # Without these the event is useless.
-REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command")
+REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command", "checkpoint", "obstacle")
 MOST_SIGNAL = 64
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
@@ -92,6 +100,21 @@ class OutputChunk:
     at: float
     dropped: int = 0
     end: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopierEndpoint:
+    """Where a node's copier listens for its peers."""
+
+    address: IpAddress
+    port: PortNumber
+
+
+_decode_endpoint: Callable[[object], CopierEndpoint] = make_decoder(CopierEndpoint, strict=True)
+_Checkpoint = Annotated[str, Matching(r"step-\d{6,20}(-\d{1,6})?")]
+_decode_pending: Callable[[object], tuple[tuple[str, int], ...]] = make_decoder(
+    Annotated[tuple[tuple[_Checkpoint, int], ...], MaxLength(10_000)], strict=True
+)
 
 
 def parse_event(message: frames.Message, node: str, clock_offset: float, children: Container[str]) -> Event:
@@ -174,6 +197,18 @@ def parse_stacks(reply: frames.Message, children: Container[str]) -> dict[str, U
         _require_known_child(name, children): _parse_stack(stack)
         for name, stack in _require_object(reply.get("stacks")).items()
     }
+
+
+def parse_copier_endpoint(reply: frames.Message) -> CopierEndpoint:
+    """Where a node's copier listens."""
+    return _decode_field(
+        _decode_endpoint, {"endpoint": {key: reply.get(key) for key in ("address", "port")}}, "endpoint"
+    )
+
+
+def parse_missing_copies(reply: frames.Message) -> dict[str, int]:
+    """The bytes that a node's copier still lacks, by checkpoint."""
+    return dict(_decode_field(_decode_pending, reply, "pending"))
 
 
 def parse_children(reply: frames.Message) -> set[str]:

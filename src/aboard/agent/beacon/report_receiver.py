@@ -120,6 +120,8 @@ class BeaconReceiver:
         self._talk: socket.socket | None = None
         # Called when a rank of this node is about to listen as the master of its store.
         self.on_master: Callable[[], None] = lambda: None
+        # Called when a rank has saved its part of a checkpoint that is complete now.
+        self.on_saved: Callable[[], None] = lambda: None
 
     def prepare(self, number: int, env: dict[str, str], secrets: list[str]) -> BeaconState:
         """Adds the variables that load the beacon to the environment of a process, which `name_rank` makes a rank."""
@@ -284,6 +286,7 @@ class BeaconReceiver:
             files = [str(name)[:SAVED_CHARS] for name in saved["files"][:SAVED_FILES]]
             name, serial = str(saved["checkpoint"])[:SAVED_CHARS], _parse_number(int(saved["serial"]))
             self._emit("saved", wall=wall, child=child, checkpoint=name, serial=serial, files=files)
+            self.on_saved()
 
     def _raise(self, child: str, beacon: BeaconState, wall: float, raised: dict[str, str]) -> None:
         beacon.raised += 1

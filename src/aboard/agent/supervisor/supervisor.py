@@ -16,6 +16,7 @@ from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
+from aboard.agent.supervisor.copier import Copier
 from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, Guard, clear_remains, start_guarded
 from aboard.agent.supervisor.port_reservation import PortReservations, PortWatch
 from aboard.agent.supervisor.rank_group import kill_group
@@ -153,6 +154,8 @@ class Supervisor:
         loop.on_readable(listener.fileno(), self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.on_signal(number, lambda number=number: self._end_by_signal(number))  # type: ignore[misc]
+        self._copier = Copier(loop, self._emit)
+        self._children.beacons.on_saved = self._copier.note_saved
         self._usage = ResourceSampler()
         self._ports = PortReservations()
         self._watch()
@@ -165,6 +168,7 @@ class Supervisor:
         for output in self._children.outputs:
             output.close()
         self._children.beacons.close()
+        self._copier.close()
         self._ports.close()
 
     def watch_anchor(self, anchor: int) -> None:
@@ -304,6 +308,9 @@ class Supervisor:
             return
         if message["op"] in ("leave", "continued"):
             self._hear_bridge(message)
+            return
+        if message["op"] == "copies":
+            self._copier.handle(message, self._make_reply(message))
             return
         reply = self._handle_now(message["op"], message)
         if message.get("id") is not None and self._bridge is not None:
@@ -500,6 +507,7 @@ class Supervisor:
             return
         self._kill_at = last_call
         self._children.drop_waiting()
+        self._copier.close()
         self._emit("ending", why=why, cause=cause)
         self._children.terminate()
         self._terminate_step()

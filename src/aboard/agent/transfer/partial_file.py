@@ -35,7 +35,7 @@ class PartialFile:
         self.sha256 = sha256
         self.at = 0
         self._folder = folder
-        self._size = size
+        self.size = size
         self._mode = mode
         self._part = part_name(part or sha256)
         self._fd = open_locked(folder, self._part)
@@ -64,12 +64,12 @@ class PartialFile:
 
     def trust(self) -> None:
         """All of its pieces were verified when they arrived from peers: it is not read again."""
-        if self._old == self._size:
-            self.at = self._size
+        if self._old == self.size:
+            self.at = self.size
             self._verified = True
 
     def write(self, at: int, data: memoryview) -> None:
-        if at != self.at or at < self._old or at + len(data) > self._size:
+        if at != self.at or at < self._old or at + len(data) > self.size:
             raise ValueError("%d bytes for %s came at %d, not at %d" % (len(data), self.name, at, self.at))
         self._hash.update(data)
         while data:

@@ -10,7 +10,8 @@ from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.network.peer_listener import bind_listener
 from aboard.agent.transfer.file_names import describe_failure, validate_file_name
-from aboard.agent.transfer.peer_handshake import DialerHandshake, ListenerHandshake
+from aboard.agent.transfer.peer_acceptor import PeerAcceptor, resolve_address
+from aboard.agent.transfer.peer_handshake import DialerHandshake
 from aboard.agent.transfer.piece_exchange import PieceExchange
 from aboard.agent.transfer.piece_file import PieceFile
 from aboard.agent.transfer.receive_folders import make_receive_folder, validate_folder
@@ -20,15 +21,10 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-KEY_BYTES = 32
-# Strangers that have not proved to have the key; when one more comes, the oldest is dropped.
-MOST_STRANGERS = 32
-MOST_PEERS = 256
 CONNECT_SECONDS = 1.5
 # Of two nodes, the one with the lower number dials; the other waits this long for it, then dials itself.
 TURN_SECONDS = 1.0
 REDIALS = 3
-PAUSE_SECONDS = 0.05
 
 
 def serve_peers(fd: int) -> None:
@@ -47,9 +43,7 @@ class PeerProcess:
         self._channel = Channel(loop, (fd, fd), self._take, loop.stop)
         self._key = b""
         self._me = -1
-        self._listeners: list[socket.socket] = []
-        self._strangers: list[ListenerHandshake] = []
-        self._refused = 0
+        self._acceptor = PeerAcceptor(loop, self._take_in, lambda: len(self._exchange.peers))
         self._addresses: dict[int, list[tuple[str, int]]] = {}
         self._drops: dict[int, int] = {}
         self._unreached: dict[int, str] = {}
@@ -97,59 +91,19 @@ class PeerProcess:
     def _open(self, message: frames.Message) -> frames.Message:
         """Listens on the address that peers use for this node: on the given ports, as far as they are free."""
         self._key, self._me = bytes.fromhex(message["key"]), int(message["me"])
-        if len(self._key) != KEY_BYTES:
-            raise ValueError("a key has %d bytes" % KEY_BYTES)
-        family, _type, _protocol, _name, address = socket.getaddrinfo(
-            str(message["address"]), None, type=socket.SOCK_STREAM
-        )[0]
+        self._acceptor.set_key(self._key, self._me)
+        family, address = resolve_address(str(message["address"]))
         for port in message["ports"]:
             try:
-                self._listen(family, (str(address[0]), int(port)))
+                self._acceptor.listen(bind_listener(family, (address, int(port))))
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise
-        return {"address": address[0], "ports": [listener.getsockname()[1] for listener in self._listeners]}
+        return {"address": address, "ports": self._acceptor.ports}
 
-    def _listen(self, family: int, address: tuple[str, int]) -> None:
-        listener = bind_listener(family, address)
-        self._listeners.append(listener)
-        self._loop.on_readable(listener.fileno(), lambda: self._accept(listener))
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            link = listener.accept()[0]
-        except BlockingIOError:
-            return
-        except OSError:
-            # No descriptors left, most likely: peers wait in the backlog, and we must not spin meanwhile.
-            self._loop.on_readable(listener.fileno(), None)
-            self._loop.later(
-                PAUSE_SECONDS, lambda: self._loop.on_readable(listener.fileno(), lambda: self._accept(listener))
-            )
-            return
-        link.setblocking(False)
-        if len(self._exchange.peers) >= MOST_PEERS:
-            link.close()
-            return
-        if len(self._strangers) >= MOST_STRANGERS:
-            # A peer needs one round trip: the oldest has had far more.
-            self._strangers[0].fail("too many")
-
-        def forget(_why: str = "") -> None:
-            self._strangers.remove(stranger)
-
-        def refuse(why: str) -> None:
-            self._refused += 1
-            forget(why)
-
-        def take_in(link: socket.socket, peer: int) -> None:
-            forget()
-            self._unreached.pop(peer, None)
-            self._exchange.join(link, peer, peer)
-
-        stranger = ListenerHandshake(self._loop, link, self._key, self._me, take_in, refuse)
-        self._strangers.append(stranger)
-        stranger.start()
+    def _take_in(self, link: socket.socket, peer: int) -> None:
+        self._unreached.pop(peer, None)
+        self._exchange.join(link, peer, peer)
 
     def _dial_in_turn(self, peer: int) -> None:
         addresses = self._addresses[peer]
@@ -246,6 +200,6 @@ class PeerProcess:
                 "silent": sorted(exchange.silent),
                 "received": exchange.received,
                 "fetched": exchange.fetched,
-                "refused": self._refused,
+                "refused": self._acceptor.refused,
             },
         )

@@ -65,6 +65,10 @@ def choose_server(op: str) -> Callable[[int], None]:
         from aboard.agent.transfer.peer_process import serve_peers  # noqa: PLC0415 - only large files need it
 
         return serve_peers
+    if op == "copier":
+        from aboard.agent.copies.copier_process import serve_copies  # noqa: PLC0415 - only a resume needs it
+
+        return serve_copies
     return lambda fd: _serve_frames(fd, SendFiles() if op == "fetch" else ReceiveFolders())
 
 

@@ -169,9 +169,12 @@ class PreparationReporter:
             self.say("checkpoint", note)
         if shared.notes:
             self.say("checkpoint", f"{shared.name} is the newest one that is complete")
-        if shared.sent:
+        if shared.sent + shared.passed:
             nodes = format_count(len(shared.nodes), "node")
-            self.say("checkpoint", f"{format_size(shared.sent)} of {shared.name} sent to {nodes}")
+            passed = f", {format_size(shared.passed)} of it by other nodes" if shared.passed else ""
+            self.say(
+                "checkpoint", f"{format_size(shared.sent + shared.passed)} of {shared.name} sent to {nodes}{passed}"
+            )
 
     def report_upload(self, upload: SyncResult | None) -> None:
         if upload is not None and upload.sent + upload.from_peers:

@@ -341,6 +341,16 @@ class Training:
     save_async: bool = setting(
         "Write checkpoints in the background while training continues.", default=True, consent="harmless"
     )
+    checkpoint_copies: int = setting(
+        "Where a part of a checkpoint is on one disk only, copy it to this many other disks; 0 copies nothing.",
+        default=1,
+        within={"ge": 0, "le": 1},
+    )
+    checkpoint_copy_rate: float = setting(
+        "How fast each node copies parts of checkpoints to another, at most, in MB per second.",
+        default=200.0,
+        within={"ge": 0.1, "le": 1e6},
+    )
     load_best_model_at_end: bool = setting(
         "Save and keep the checkpoint with the lowest eval_loss; `aboard export RUN` exports it instead of the newest.",
         default=False,
@@ -419,6 +429,10 @@ class Training:
         tokenizer = [] if self.tokenizer is None else [self.tokenizer]
         adapter = [] if self.adapter is None or self.adapter.path is None else [self.adapter.path]
         return list(dict.fromkeys([self.model, *tokenizer, *adapter, *data, self.output_dir, *resume]))
+
+    @property
+    def copy_bytes_per_second(self) -> float:
+        return self.checkpoint_copy_rate * 1e6
 
     def step_size(self, world: int) -> int:
         """The packed sequences of one step over all ranks."""

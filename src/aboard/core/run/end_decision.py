@@ -15,7 +15,7 @@ PORTS_TRIED = 3
 class EndDecision:
     """The run is over: stop all live ranks. `stacks`: take stacks first; `again`: try once more on another port.
 
-    The reason: `death` of a rank, `asked` by the user, or `stuck` for too long.
+    The reason: `death` of a rank, `asked` by the user, `stuck` for too long, or all have `finished`.
     """
 
     why: str
@@ -24,6 +24,7 @@ class EndDecision:
     death: bool = False
     asked: bool = False
     stuck: bool = False
+    finished: bool = False
 
 
 def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: bool = True) -> EndDecision | None:
@@ -41,7 +42,7 @@ def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: 
         return EndDecision(why=why, stacks=True)
     if owner is not None and owner.beside:
         return EndDecision(why=f"port {owner.port} on {owner.node} is also used by {owner}", again=may_move)
-    return EndDecision(why="every rank has finished") if generation.exited == world else None
+    return EndDecision(why="every rank has finished", finished=True) if generation.exited == world else None
 
 
 def _describe_loss(generation: Generation) -> str:

@@ -14,6 +14,9 @@ AGENT_PROCESSES = ("supervisor", "guard", "bridge")
 # Why a supervisor ends its ranks: the head requested it, the lease expired, its guard was killed, it received a signal,
 # or Slurm ended the step.
 END_CAUSES = ("head", "lease", "guard", "signal", "slurm")
+# Why parts of a checkpoint are not copied to a node: its disk is full, the other node can't be reached or has nothing,
+# what came is not what was saved, or the run has ended.
+COPY_OBSTACLES = ("full", "peer", "damaged", "late")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +24,13 @@ class Event:
     """Something rare that happened on a node; durable, numbered by its supervisor, at the head's corrected time.
 
     Kinds that supervisors report: unpacking (a rank waits for its image), started, phase, saved (files of a checkpoint
-    are on this node), raised, nested (a rank started a launcher), exited, failed, listening (the run, on rank 0's
-    port), port_taken (somebody else listens there), ending, ended, continued and killed (one of Aboard's own
-    processes), standby (a process waits to become a rank of the next generation). The conductor's own, without a
-    number: generation, held, cut, gone (of a node), dropped (a node sent more than is kept), stopped (of a rank), port
-    (rank 0's), paused (the conductor itself did not run), verdict (what the progress watch found; none when the run
-    makes progress again), looked (a snapshot was judged that covers all events before this), stepping (a generation
-    begins its first step), caught_up (it has repeated all lost steps), standbys (all of them wait), deciding, stopping,
-    restarting, recovering, finished.
+    are on this node, `copied` from another or not), uncopied (they could not be), raised, nested (a rank started a
+    launcher), exited, failed, listening (the run, on rank 0's port), port_taken (somebody else listens there), ending,
+    ended, continued and killed (one of Aboard's own processes). The conductor's own, without a number: generation,
+    held, cut, gone (of a node), dropped (a node sent more than is kept), stopped (of a rank), port (rank 0's), paused
+    (the conductor itself did not run), verdict (what the progress watch found; none when the run makes progress again),
+    looked (a snapshot was judged that covers all events before this), stepping (a generation begins its first step),
+    caught_up (it has repeated all lost steps), deciding, stopping, restarting, recovering, finished.
     """
 
     node: str

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.decoding import Lines, MaxLength
-from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, Event, Measurement
+from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.run_ledger import REPEATED, RunLedger
 from aboard.core.run.training_metrics import LossCurve
@@ -235,6 +235,15 @@ class GenerationEnd:
         return f"attempt {self.number}: {self.code or 'failed'}{where}{reached}; {self.action}: {self.why}{down}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MissingCopy:
+    """Parts of a checkpoint that are not copied to a node, with one of COPY_OBSTACLES."""
+
+    checkpoint: Untrusted
+    obstacle: str
+    why: Untrusted
+
+
 @dataclass(kw_only=True)
 class Run:
     """The state of a run. Mutable, since a copy per event would cost O(ranks)."""
@@ -260,6 +269,8 @@ class Run:
     # Spares that can't take over now, and why.
     unfit_spares: dict[str, str] = field(default_factory=dict)
     finished: Mapping[str, Any] | None = None
+    # By node, the last checkpoint of which it did not get its copies, until a later one is copied.
+    uncopied: dict[str, MissingCopy] = field(default_factory=dict)
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
     ledger: RunLedger = field(default_factory=RunLedger)
@@ -284,7 +295,7 @@ class Run:
                 self.finished = None
             case "nested":
                 self._apply_nested(event)
-            case "held" | "cut" | "gone" | "ended" | "port_taken" | "listening":
+            case "held" | "cut" | "gone" | "ended" | "port_taken" | "listening" | "uncopied" | "saved":
                 self._apply_node(event)
             case "ending" | "continued" | "killed" | "paused":
                 self._apply_own_process(event)
@@ -382,6 +393,9 @@ class Run:
         return self.generation.connections.setdefault(node, NodeConnection())
 
     def _apply_node(self, event: Event) -> None:
+        if event.kind in ("uncopied", "saved"):
+            self._apply_copies(event)
+            return
         if event.kind == "port_taken":
             self.generation.port_owner = PortOwner(
                 node=event.node,
@@ -401,6 +415,15 @@ class Run:
             connection.stubborn = tuple(event.data.get("stubborn", ()))
         else:
             self._apply_connection(event)
+
+    def _apply_copies(self, event: Event) -> None:
+        obstacle = _get_text(event, "obstacle").as_known(COPY_OBSTACLES)
+        if event.kind == "uncopied" and obstacle:
+            self.uncopied[event.node] = MissingCopy(
+                checkpoint=_get_text(event, "checkpoint"), obstacle=obstacle, why=_get_text(event, "why")
+            )
+        elif event.data.get("copied"):
+            self.uncopied.pop(event.node, None)
 
     def _apply_nested(self, event: Event) -> None:
         """Counts only before the run's own group exists: later, a rank may well start another job and wait for it."""

@@ -27,6 +27,7 @@ from aboard.core.run.run_state import GENERATION, Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.launch.checkpoint_copies import CheckpointCopies, CopySettings
 from aboard.flows.launch.collect_evidence import (
     CollectedEvidence,
     collect_death_evidence,
@@ -101,6 +102,7 @@ class Conductor:
         on_stall: StallAction = StallAction.REPORT,
         recovery: RunRecovery | None = None,
         earlier: int = 0,
+        copies: CopySettings | None = None,
     ) -> None:
         self.plan = plan
         self.run = Run(id=plan.run)
@@ -121,6 +123,8 @@ class Conductor:
         self._earlier = earlier
         if recovery is not None:
             recovery.spares.on_change = lambda node, why: self._note("spare", node=node, why=why)
+        self._copy_settings = copies
+        self._copies: CheckpointCopies | None = None
         self._stop_asked = asyncio.Event()
         self._wanted_port = plan.master.port
         self._sessions: dict[str, NodeSession] = {}
@@ -363,6 +367,7 @@ class Conductor:
         prepared = {} if self._standbys is None else await self._standbys.take(list(parts))
         self._ending = False
         self._begun.clear()
+        self._copies = None
         self._end = asyncio.get_running_loop().create_future()
         self._note("generation", number=number)
         self._sessions = {name: prepared.get(name) or self._build_session(part) for name, part in parts.items()}
@@ -422,6 +427,15 @@ class Conductor:
             self._standbys.open(self.plan, lambda node: self._name_supervisor(node, now.number + 1))
 
     async def _begin(self) -> None:
+        """Starts the ranks, and then what they don't wait for: spares and copies of checkpoints."""
+        await self._start_ranks()
+        if self._recovery is not None and self.run.generation.children:
+            self._recovery.spares.start()
+        if self._copy_settings is not None and len(self.plan.parts) > 1:
+            self._copies = CheckpointCopies(self._copy_settings, self._note_uncopied)
+            await self._copies.connect(self.plan, self._sessions)
+
+    async def _start_ranks(self) -> None:
         """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known."""
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -451,8 +465,9 @@ class Conductor:
         if port.done() and not port.cancelled():
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
             self._note("port", port=port.result())
-            if self._recovery is not None:
-                self._recovery.spares.start()
+
+    def _note_uncopied(self, node: str, checkpoint: str, why: str) -> None:
+        self._note("uncopied", node=node, checkpoint=checkpoint, obstacle="late", why=why)
 
     def _build_generation_env(self, session: NodeSession, port: int) -> dict[str, str]:
         """What the ranks of this generation get beyond the plan."""
@@ -476,6 +491,8 @@ class Conductor:
         self._ending = True
         if end.stacks:
             await self._collect_final_snapshot()
+        if self._copies is not None and end.finished:
+            await self._finish_copies(self._copies)
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
         if (end.death or end.stuck) and self.plan.code:
@@ -486,6 +503,14 @@ class Conductor:
         ends = [asyncio.create_task(self._see_off(session, grace)) for session in self._sessions.values()]
         if ends:
             await asyncio.wait(ends)
+
+    async def _finish_copies(self, copies: CheckpointCopies) -> None:
+        """Waits for the copies of the last checkpoint, unless the user stops the run."""
+        waiting = [asyncio.create_task(copies.finish()), asyncio.create_task(self._stop_asked.wait())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
 
     async def _collect_final_snapshot(self) -> None:
         """Takes a snapshot of the nodes and the other ranks after a rank has died, before all are stopped."""

@@ -29,6 +29,7 @@ from aboard.core.run.run_state import Run
 from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
+from aboard.flows.launch.checkpoint_copies import CopySettings
 from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.flows.launch.recover_run import RunRecovery
@@ -51,14 +52,18 @@ class Payload(Protocol):
     async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
         """The plan including the payload, and findings about it."""
 
-    async def load(self, plan: Plan, dialer: NodeDialer) -> None:
-        """Uploads it to every node; raises AboardError if that fails."""
+    async def load(self, plan: Plan, dialer: NodeDialer, *, resume: bool = False) -> None:
+        """Uploads it to every node; raises AboardError if that fails. With `resume`, ranks continue this run."""
 
     async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
         """Uploads to a node what it would need for ranks, while the run goes on elsewhere."""
 
     def resume(self, plan: Plan) -> Plan:
         """The plan whose ranks continue from the newest checkpoint of this run."""
+
+    @property
+    def copies(self) -> CopySettings | None:
+        """How checkpoints are copied between nodes without a shared disk; None if they are not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +190,7 @@ async def launch(
             recovery=_build_recovery(spec, plan, facts, dialer),
             # A further Slurm job continues the record of the one before.
             earlier=Run.replay(plan.run, read_events(record.run.events)).generation.number,
+            copies=None if spec.payload is None else spec.payload.copies,
         )
         on_conductor(conductor)
         outcome = await conductor.conduct()
@@ -212,7 +218,7 @@ def _build_recovery(spec: LaunchSpec, plan: Plan, facts: Facts, dialer: NodeDial
         if key not in plans:
             plans[key] = await _plan_part(spec, replace(facts, cluster=_select_nodes(facts.cluster, names)), plan.run)
             if spec.payload is not None:
-                await spec.payload.load(plans[key], dialer)
+                await spec.payload.load(plans[key], dialer, resume=resume)
         return spec.payload.resume(plans[key]) if resume and spec.payload is not None else plans[key]
 
     async def load_node(name: str) -> None:

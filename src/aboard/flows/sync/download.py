@@ -7,6 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal, TypeVar
 
+from aboard.agent import frames
 from aboard.core.cluster.file_transfer_errors import build_changed_error
 from aboard.core.cluster.node import Node
 from aboard.core.text.byte_sizes import format_size
@@ -23,6 +24,7 @@ from aboard.transport.node_dialer import NodeDialer
 # Kept free on this machine's disk.
 SPARE = 64 * 1024 * 1024
 PROGRESS_SECONDS = 0.1
+COPIER_SECONDS = 60.0
 
 DownloadPhase = Literal["listing", "hashing", "receiving", "done"]
 T = TypeVar("T")
@@ -123,6 +125,20 @@ class NodeDownload:
             if not sha256:
                 raise build_changed_error(self.node.name, f"{root}/{name}", "can't be read")
         return sums
+
+    async def find_address(self) -> str:
+        """The address by which other nodes reach this one."""
+
+        async def read_hello(fetcher: FileFetcher) -> str:
+            return str(fetcher.link.hello.get("address") or "")
+
+        return self.node.fabric_address or await self._channel.run(read_hello) or self.node.target
+
+    async def ask_copier(self, folder: str, do: str, **fields: object) -> frames.Message:
+        """Asks the process that copies parts of checkpoints from and to other nodes."""
+        return await self._channel.run(
+            lambda fetcher: fetcher.ask_process("copier", COPIER_SECONDS, folder, do=do, **fields)
+        )
 
     async def fetch(self, root: str, files: Sequence[WantedFile], target: Path) -> dict[str, AboardError]:
         """Fetches the files that are not here yet; returns the errors of single files, by name."""

@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from aboard.agent.copies.file_server import FIRST_NODE
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch
 from aboard.diagnoses.untrusted import escape_text
 from aboard.flows.sync.download import DownloadProgress, NodeDownload, OnDownload
 from aboard.flows.sync.download_target import WantedFile
+from aboard.flows.train.pass_parts import PartWish, pass_parts
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_parts import PartSelection, Slice, select_parts
 from aboard.train.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker, MarkerError, parse_marker
@@ -24,6 +26,7 @@ _HEAD_BYTES = 4096
 # A marker for 512 ranks of a 70B model has 55 MB.
 _MOST_MARKER = 256 << 20
 _SHOWN_PARTS = 3
+METRICS = "metrics.jsonl"
 _STEP = re.compile(r"step-(\d{6,20})(?:-(\d{1,6}))?")
 _KEY = re.compile(rb'\{"sha256":"([0-9a-f]{64})",\n(?:.*\n)*?"serial":(\d{1,15}),\n')
 
@@ -61,6 +64,9 @@ class CheckpointSurvey:
     def __init__(self, folder: str, dialer: NodeDialer, on_progress: OnDownload = lambda _progress: None) -> None:
         self.unreachable: dict[str, AboardError] = {}
         self.held: dict[str, dict[str, HeldCheckpoint]] = {}
+        # The size of metrics.jsonl on a node, and of the copy that a node has of rank 0's.
+        self.metrics: dict[str, int] = {}
+        self.metrics_copies: dict[str, int] = {}
         # The nodes that parts came from.
         self.sources: set[str] = set()
         self._damaged: dict[tuple[str, str, str], AboardError] = {}
@@ -129,6 +135,24 @@ class CheckpointSurvey:
             )
             fetched |= {name for names in results for name in names}
 
+    async def pass_on(
+        self, offer: CheckpointOffer, wishes: Mapping[str, Sequence[PartWish]], first: str
+    ) -> dict[str, set[str]]:
+        """Lets nodes fetch files from each other; `first` is rank 0's node, which gets metrics and trackers, too."""
+        copy = max(self.metrics_copies, key=lambda node: self.metrics_copies[node], default=first)
+        metrics = (first, copy) if copy != first and first not in self.metrics else None
+        if not any(wishes.values()) and metrics is None:
+            return {}
+        downloads = {name: each for name, each in self._downloads.items() if name not in self.unreachable}
+        passed = await pass_parts(downloads, self._folder, offer.name, wishes, metrics)
+        for node, names in passed.items():
+            before = self.held.get(node, {}).get(offer.name, HeldCheckpoint(files={}, marker=None))
+            sizes = {wish.file.name: wish.file.bytes for wish in wishes.get(node, ()) if wish.file.name in names}
+            marker = (offer.key, offer.serial) if NAME in names else before.marker
+            held = HeldCheckpoint(files={**before.files, **sizes}, marker=marker)
+            self.held.setdefault(node, {})[offer.name] = held
+        return passed
+
     def explain(self, offer: CheckpointOffer, file: CheckpointFile, node: str) -> LackingPart:
         """Why a file is lacking that was last on this node."""
         damaged = [holder for holder, name, part in self._damaged if (name, part) == (offer.name, file.name)]
@@ -168,6 +192,10 @@ class CheckpointSurvey:
         files: dict[str, dict[str, int]] = defaultdict(dict)
         for entry in tree.entries:
             folder, _, name = entry.name.partition("/")
+            if entry.name == METRICS:
+                self.metrics[download.node.name] = entry.bytes
+            elif entry.name == f"{FIRST_NODE}/{METRICS}":
+                self.metrics_copies[download.node.name] = entry.bytes
             if entry.kind == "file" and _STEP.fullmatch(folder) and name and "/" not in name:
                 files[folder][name] = entry.bytes
         return {

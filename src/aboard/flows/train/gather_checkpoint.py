@@ -66,7 +66,11 @@ async def _gather_chosen(request: GatherRequest, survey: CheckpointSurvey) -> Ga
     offers = [offer for offer in every if request.name in (None, offer.name)]
     newest = request.recorded.newest
     if request.name is None and newest is not None and newest.serial > max((each.serial for each in every), default=0):
-        gone = [node for node in dict.fromkeys(newest.nodes.values()) if node in survey.unreachable]
+        gone = [
+            node
+            for node in dict.fromkeys(n for nodes in newest.nodes.values() for n in nodes)
+            if node in survey.unreachable
+        ]
         if gone:
             why = "; ".join(survey.unreachable[node].seen for node in gone)
             seen = f"{newest.name} was last on {format_list(gone)}: {why}"

@@ -27,11 +27,11 @@ _FileNames = Annotated[tuple[Annotated[str, Matching(r"[\w.-]{1,100}")], ...], M
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCheckpoint:
-    """A checkpoint by name; `nodes` has the node on which each file was last."""
+    """A checkpoint by name; `nodes` has the nodes that got each file, the one whose rank wrote it first."""
 
     name: str
     serial: int
-    nodes: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class RecordedTraining:
         """The node on which a file was last: by the events, by the rank that wrote it, or by the marker's host name."""
         recorded = self.checkpoints.get(name)
         if recorded is not None and file.name in recorded.nodes:
-            return recorded.nodes[file.name]
+            return recorded.nodes[file.name][0]
         for plan in self.plans:
             ranks = [node for node, _start in plan.starts()]
             if len(ranks) == marker.world:
@@ -92,7 +92,7 @@ def _reassign_nodes(plan: Plan, allocation: SlurmAllocation | None) -> Plan:
 
 def collect_saved_parts(events: Iterable[Event]) -> dict[str, RecordedCheckpoint]:
     """The checkpoints that ranks saved or resumed from, by name; of a name that was used again, the last."""
-    found: dict[str, tuple[int, dict[str, str]]] = {}
+    found: dict[str, tuple[int, dict[str, tuple[str, ...]]]] = {}
     for event in events:
         name, serial = event.data.get("checkpoint"), event.data.get("serial")
         files = try_decode(_FileNames, event.data.get("files"))
@@ -101,5 +101,9 @@ def collect_saved_parts(events: Iterable[Event]) -> dict[str, RecordedCheckpoint
             continue
         if match[0] not in found or found[match[0]][0] != serial:
             found[match[0]] = (serial, {})
-        found[match[0]][1].update(dict.fromkeys(files, event.node))
+        nodes = found[match[0]][1]
+        for file in files:
+            earlier = tuple(node for node in nodes.get(file, ()) if node != event.node)
+            # Of copies, the newest is last; a rank's own report is about the node that it wrote to, or resumed on.
+            nodes[file] = (*earlier, event.node) if event.data.get("copied") else (event.node, *earlier)
     return {name: RecordedCheckpoint(name=name, serial=serial, nodes=nodes) for name, (serial, nodes) in found.items()}

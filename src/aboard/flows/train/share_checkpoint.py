@@ -20,6 +20,7 @@ from aboard.flows.sync.download import OnDownload, run_locally
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import sync_files
 from aboard.flows.train.checkpoint_survey import CheckpointOffer, CheckpointSurvey, describe_parts
+from aboard.flows.train.pass_parts import PartWish
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_parts import Slice, list_needed_slices, list_slices, select_parts
@@ -65,6 +66,8 @@ class ShareResult:
 
     name: str
     sent: int
+    # Bytes that nodes got from each other.
+    passed: int
     nodes: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -100,7 +103,9 @@ async def share_checkpoint(request: ShareRequest, dialer: NodeDialer, progress: 
         with progress.sending() as on_upload:
             sent = await _send_parts(request, choice, needs, dialer, on_upload)
         await run_locally(request.cache, shutil.rmtree, sharing.locate_cache(choice).parent)
-    return ShareResult(name=choice.offer.name, sent=sent, nodes=tuple(needs), notes=tuple(sharing.notes))
+    got = tuple({**{node: 0 for node, size in sharing.passed.items() if size}, **dict.fromkeys(needs, 0)})
+    passed = sum(sharing.passed.values())
+    return ShareResult(name=choice.offer.name, sent=sent, passed=passed, nodes=got, notes=tuple(sharing.notes))
 
 
 class _Sharing:
@@ -108,6 +113,8 @@ class _Sharing:
 
     def __init__(self, request: ShareRequest, survey: CheckpointSurvey) -> None:
         self.notes: list[str] = []
+        # The bytes that nodes got from each other.
+        self.passed: dict[str, int] = {}
         self._request = request
         self._survey = survey
         self._asked_all = False
@@ -136,6 +143,7 @@ class _Sharing:
         None if a part turns out to be damaged: then another checkpoint is the newest complete one.
         """
         offer, marker = choice.offer, choice.marker
+        await self._pass_on(choice)
         wanted = self._list_wanted(choice)
         target = self.locate_cache(choice)
         fetched: Sequence[str] = ()
@@ -156,6 +164,22 @@ class _Sharing:
             await run_locally(target, make_private_folder, target)
             await run_locally(target, (target / NAME).write_bytes, choice.content)
         return needs
+
+    async def _pass_on(self, choice: _Choice) -> None:
+        """Lets nodes fetch what they lack from each other; what that doesn't bring goes by way of this machine."""
+        offer = choice.offer
+        available = self._survey.list_available(offer, choice.marker)
+        entries = list_entries(choice)
+        holders = [node for node in offer.nodes if self._survey.held[node][offer.name].marker is not None]
+        wishes: dict[str, list[PartWish]] = {}
+        for node, slices in self._list_wanted(choice).items():
+            files = select_parts(choice.marker, slices, available=available).files
+            names = [file.name for file in files]
+            wishes[node] = [PartWish(file=entries[name], sources=available[name]) for name in names]
+            if names or node not in holders:
+                wishes[node].append(PartWish(file=entries[NAME], sources=holders))
+        passed = await self._survey.pass_on(offer, wishes, self._request.ranks[0])
+        self.passed = {node: sum(entries[name].bytes for name in got) for node, got in passed.items()}
 
     def locate_cache(self, choice: _Choice) -> Path:
         return self._request.cache / choice.offer.key[:32] / choice.offer.name
@@ -194,7 +218,7 @@ class _Sharing:
     def _note_unreachable(self) -> None:
         """A newer checkpoint is in the record, and nodes that had it don't answer."""
         newest = self._request.recorded.newest
-        nodes = set() if newest is None else set(newest.nodes.values())
+        nodes = set() if newest is None else {node for nodes in newest.nodes.values() for node in nodes}
         gone = sorted(nodes & self._survey.unreachable.keys())
         if newest is not None and gone:
             why = "; ".join(self._survey.unreachable[node].seen for node in gone)
@@ -206,6 +230,14 @@ class _Sharing:
         return AboardError(checkpoints.PARTS_LOST, seen, node=gone[0])
 
 
+def list_entries(choice: _Choice) -> dict[str, FileEntry]:
+    """The files of the checkpoint, and its marker, by name."""
+    files = choice.marker.files
+    entries = {file.name: FileEntry(name=file.name, bytes=file.bytes, sha256=file.sha256) for file in files}
+    digest = sha256(choice.content).hexdigest()
+    return {**entries, NAME: FileEntry(name=NAME, bytes=len(choice.content), sha256=digest)}
+
+
 async def _send_parts(
     request: ShareRequest,
     choice: _Choice,
@@ -215,10 +247,7 @@ async def _send_parts(
 ) -> int:
     """Nodes that lack the same files get them together."""
     folder = request.cache / choice.offer.key[:32] / choice.offer.name
-    entries = {
-        file.name: FileEntry(name=file.name, bytes=file.bytes, sha256=file.sha256) for file in choice.marker.files
-    }
-    entries[NAME] = FileEntry(name=NAME, bytes=len(choice.content), sha256=sha256(choice.content).hexdigest())
+    entries = list_entries(choice)
     groups: dict[tuple[str, ...], list[Node]] = defaultdict(list)
     for part in request.plan.parts:
         if part.node.name in needs:

@@ -32,6 +32,7 @@ from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Shell
+from aboard.flows.launch.checkpoint_copies import CopySettings
 from aboard.flows.train.check_resume import build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
 from aboard.flows.train.tracker_inputs import add_tracker_inputs, list_tracker_variables, list_withheld_secrets
@@ -179,9 +180,17 @@ class TrainingPayload:
         )
         return list(findings)
 
-    async def load(self, plan: Plan, dialer: NodeDialer) -> None:
+    @property
+    def copies(self) -> CopySettings | None:
+        training = self.inputs.training(bf16=False)
+        settings = CopySettings(folder=training.output_dir, rate=training.copy_bytes_per_second)
+        return settings if training.checkpoint_copies else None
+
+    async def load(self, plan: Plan, dialer: NodeDialer, *, resume: bool = False) -> None:
         await self.upload([part.node for part in plan.parts], dialer, self.inputs.folders)
         training = self.inputs.training(bf16=False)
+        if resume:
+            training = replace(training, resume="auto")
         if self.share_checkpoint is not None and training.resume != "none":
             await self.share_checkpoint(plan, dialer, training)
 

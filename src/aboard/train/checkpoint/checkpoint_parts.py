@@ -1,6 +1,6 @@
 """Which files of a checkpoint are needed, if they are spread over several nodes. Pure: no torch, no I/O."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from aboard.lazy_dataclass import dataclass
@@ -43,6 +43,22 @@ def select_parts(
             lacking[file.name] = file
             missing -= own
     return PartSelection(files=tuple(chosen), lacking=tuple(lacking.values()))
+
+
+def plan_copies(files: Iterable[CheckpointFile]) -> dict[int, tuple[int, tuple[CheckpointFile, ...]]]:
+    """By disk, the disk before it in a ring and the files that only that one has: they are copied to this disk."""
+    by_disk: dict[int, list[CheckpointFile]] = defaultdict(list)
+    for file in files:
+        by_disk[file.disk].append(file)
+    slices = {disk: list_slices(own) for disk, own in by_disk.items()}
+    counts = Counter(each for found in slices.values() for each in found)
+    disks = sorted(by_disk)
+    plan = {}
+    for source, disk in zip(disks, [*disks[1:], *disks[:1]], strict=True):
+        single = tuple(file for file in by_disk[source] if any(counts[each] == 1 for each in list_slices([file])))
+        if single and source != disk:
+            plan[disk] = (source, single)
+    return plan
 
 
 def list_needed_slices(marker: CommitMarker, ranks: Mapping[int, str], *, sharding: object) -> dict[str, set[Slice]]:

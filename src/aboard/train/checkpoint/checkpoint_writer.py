@@ -14,6 +14,7 @@ from aboard.durable_files import FileEntry, HashedFile, sync_folder, write_atomi
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.best_evaluation import find_best_checkpoint, get_wanted_best
+from aboard.train.checkpoint.checkpoint_copies import list_uncopied, write_copy_record
 from aboard.train.checkpoint.checkpoint_folder import (
     choose_step_name,
     list_checkpoints,
@@ -44,10 +45,13 @@ class CheckpointState:
 class CheckpointWriter:
     """Runs on every rank; the leader of each disk creates folders, writes markers and removes old checkpoints."""
 
-    def __init__(self, group: CheckpointRanks, *, keep: int | None) -> None:
+    def __init__(self, group: CheckpointRanks, *, keep: int | None, copies: bool = False) -> None:
         self._group = group
         self._folder = group.folder
         self._keep = keep
+        self._copies = copies
+        # Checkpoints that are not copied to all disks that want them, and those of them that are on the way.
+        self._uncopied: dict[str, bool] = {}
         # Left by earlier processes, all dead: this one holds the lock.
         self._leftovers = list_unpublished(group.folder) if group.leads else []
         # Names that didn't verify when this run started.
@@ -82,13 +86,16 @@ class CheckpointWriter:
             drafts.extend(state.copy())
             taken = [path.name for path in list_published(self._folder)] if self._group.leads else []
             serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._group.leads else 0
-            return {"step": state.step, "taken": taken, "serial": serial}
+            uncopied = list_uncopied(self._folder, taken)
+            return {"step": state.step, "taken": taken, "serial": serial, "uncopied": uncopied}
 
         reports = self._group.run_collectively(copy_and_list)
         for rank, each in enumerate(reports):
             if each["step"] != state.step:
                 ours = f"rank {self._group.rank} is saving step {state.step}"
                 raise AboardError(checkpoint.OUT_OF_STEP, f"rank {rank} is saving step {each['step']} while {ours}")
+        states = [item for each in reports for item in each["uncopied"].items()]
+        self._uncopied = {name: any(going for each, going in states if each == name) for name, _ in states}
         name = choose_step_name(state.step, {name for each in reports for name in each["taken"]})
 
         def make() -> None:
@@ -119,9 +126,15 @@ class CheckpointWriter:
 
     def _publish(self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]) -> None:
         if self._group.leads:
+            if self._copies:
+                self._plan_copies(path, about["serial"], lines)
             # The checkpoint doesn't exist before this, and is complete after it.
             marker = commit_marker.format_marker(about, tensors, lines)
             write_atomically(path / commit_marker.NAME, marker, sync=True)
+
+    def _plan_copies(self, path: Path, serial: int, lines: Sequence[str]) -> None:
+        """Leaves on this disk what its copier is to fetch from another one."""
+        write_copy_record(path, serial, self._group.rank, [commit_marker.parse_file_line(line) for line in lines])
 
     def _retain(self, newest: str, about: Mapping[str, Any]) -> list[str]:
         """Removes old checkpoints; a failed removal is reported and doesn't stop the run."""
@@ -130,7 +143,8 @@ class CheckpointWriter:
         good = list_checkpoints(self._folder).good
         wanted = get_wanted_best(about["training"], about["state"])
         best = None if wanted is None else find_best_checkpoint(wanted, good)
-        old = find_superfluous(good, keep=self._keep, newest=newest, best=best, broken=self.broken)
+        needed = find_needed_for_copies(good, newest, self._uncopied, self.broken) if self._copies else set()
+        old = find_superfluous(good, keep=self._keep, newest=newest, best=best, broken=self.broken, needed=needed)
         return [_remove_and_describe(self._folder / name, f"save_total_limit is {self._keep}") for name in old]
 
     def _clear(self) -> list[str]:
@@ -159,16 +173,32 @@ def _remove_and_describe(path: Path, why: str) -> str:
     return f"removed {path.name}: {why}"
 
 
+def find_needed_for_copies(
+    good: Mapping[str, int], newest: str, uncopied: Mapping[str, bool], broken: Collection[str]
+) -> set[str]:
+    """The newest checkpoint that survives the loss of a node, and newer ones that are being copied."""
+    older = good.keys() - {newest} - {*broken}
+    copied = max(older - uncopied.keys(), key=lambda name: good[name], default=None)
+    least = -1 if copied is None else good[copied]
+    return {name for name in older if name == copied or (uncopied.get(name) and good[name] > least)}
+
+
 def find_superfluous(
-    good: Mapping[str, int], *, keep: int | None, newest: str, broken: Collection[str], best: str | None = None
+    good: Mapping[str, int],
+    *,
+    keep: int | None,
+    newest: str,
+    broken: Collection[str],
+    best: str | None = None,
+    needed: Collection[str] = (),
 ) -> list[str]:
-    """The oldest by serial; never `newest`, which was just written, nor the best, nor a broken one.
+    """The oldest by serial; never `newest`, which was just written, nor the best, nor a broken one, nor a needed one.
 
     Broken ones don't count towards `keep`: they would displace good ones.
     """
     if keep is None:
         return []
-    fixed = {newest, best} - {None}
+    fixed = {newest, best, *needed} - {None}
     older = sorted(good.keys() - fixed - {*broken}, key=lambda name: good[name])
     return older[: max(0, len(older) - max(0, keep - len(fixed)))]
 

@@ -107,6 +107,11 @@ def format_file_line(part: CheckpointFile) -> str:
     return _encode_json({name: getattr(part, name) for name in CheckpointFile.__slots__})
 
 
+def parse_file_line(line: str) -> CheckpointFile:
+    """Parses what `format_file_line` made."""
+    return decode(CheckpointFile, json.loads(line), strict=True)
+
+
 def parse_marker(text: bytes) -> CommitMarker:
     """Parses what `format_marker` wrote; MarkerError says what is wrong with anything else."""
     return _decode_marker(_parse_content(text))

@@ -74,7 +74,8 @@ class CheckpointManager:
         self._lock: FolderLock | None = None
         self._group.run_collectively(self._lock_folder)
         self._stage = StagingBuffers(rank=context.rank)
-        self._writer = CheckpointWriter(self._group, keep=keep)
+        self._copies = bool(training.checkpoint_copies) and disks.count > 1
+        self._writer = CheckpointWriter(self._group, keep=keep, copies=self._copies)
         self._copied = CopyBarrier(patience=2 * PATIENCE, spent=spent)
         self._pending: BackgroundSave | None = None
         self._save_seconds = 0.0
@@ -120,7 +121,12 @@ class CheckpointManager:
     def resume(self, engine: TrainedEngine, optimizer: ShardedOptimizer) -> TrainingProgress | None:
         """Restores model and optimizer and returns their progress, or None to start; `notes` say what was skipped."""
         outcome = resume_checkpoint(
-            self._group, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
+            self._group,
+            self._training.resume,
+            engine.module,
+            optimizer,
+            lambda: self._present(engine.module),
+            copies=self._copies,
         )
         self.notes = outcome.notes
         self._writer.broken |= outcome.broken

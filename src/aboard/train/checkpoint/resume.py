@@ -15,6 +15,8 @@ from aboard.durable_files import write_atomically
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.checkpoint_copies import NAME as COPIES
+from aboard.train.checkpoint.checkpoint_copies import write_copy_record
 from aboard.train.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
 from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker, RunSettings
 from aboard.train.checkpoint.rank_group import CheckpointRanks
@@ -46,7 +48,13 @@ class _Offer:
 
 
 def resume_checkpoint(
-    group: CheckpointRanks, how: str, module: nn.Module, optimizer: ShardedOptimizer, now: Callable[[], RunSettings]
+    group: CheckpointRanks,
+    how: str,
+    module: nn.Module,
+    optimizer: ShardedOptimizer,
+    now: Callable[[], RunSettings],
+    *,
+    copies: bool = False,
 ) -> ResumeResult:
     """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result."""
     result = ResumeResult()
@@ -70,6 +78,8 @@ def resume_checkpoint(
         if why is None:
             group.run_collectively(partial(restore_state, saved, module, optimizer, len(group.disks.nodes)))
             result.marker = saved.marker
+            if copies:
+                group.run_collectively(partial(_renew_copies, group, saved, offer))
             if group.leads:
                 send_saved(offer.name, offer.serial, saved.here)
             result.notes.append(f"resumed from {saved.folder}, step {saved.marker.step}")
@@ -84,6 +94,13 @@ def resume_checkpoint(
         reasons = "".join(f"\n  {note}" for note in result.notes)
         raise AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
     return result
+
+
+def _renew_copies(group: CheckpointRanks, saved: SavedCheckpoint, offer: _Offer) -> None:
+    """A node that has taken the place of another gets the copies that were there, too."""
+    same = {file.disk for file in saved.marker.files} == set(group.disks.leaders)
+    if group.leads and same and not (saved.folder / COPIES).exists():
+        write_copy_record(saved.folder, offer.serial, group.rank, saved.marker.files)
 
 
 def _list_offers(group: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult) -> list[_Offer]:

@@ -9,11 +9,13 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResult, VerdictRule
 from aboard.core.run.end_decision import is_port_taken
+from aboard.core.run.events import COPY_OBSTACLES
 from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import death
+from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.verdicts import gpu_failures
@@ -48,7 +50,7 @@ def conclude_run(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> 
     `stall` is the verdict at its end; `unhurt` is a run that was stopped and did not die.
     """
     why = _find_cause(evidence, stall, unhurt=unhurt)
-    return replace(why, findings=(*why.findings, *report_floods(evidence)))
+    return replace(why, findings=(*why.findings, *report_floods(evidence), *report_missing_copies(evidence)))
 
 
 def _find_cause(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
@@ -199,6 +201,22 @@ def report_floods(evidence: Evidence) -> Iterator[Finding]:
         yield death.NODE_FLOOD.finding(
             nodes=tuple(notices), seen=seen, fix=death.NODE_FLOOD.fix(nodes=list(notices)[:MOST_NOTICES])
         )
+
+
+def report_missing_copies(evidence: Evidence) -> Iterator[Finding]:
+    """The nodes that did not get their copies of the last checkpoint: of one obstacle, together."""
+    ours = [part.node.name for part in evidence.plan.parts]
+    for obstacle in COPY_OBSTACLES:
+        found = {
+            node: copy for node, copy in evidence.run.uncopied.items() if node in ours and copy.obstacle == obstacle
+        }
+        if found:
+            names = fold_names(found)
+            copy = next(iter(found.values()))
+            seen = f"{copy.checkpoint.visible(40)} is not copied to {names}: {copy.why.visible(200)}"
+            values = {"node": next(iter(found))} if obstacle == "full" else {"nodes": list(found)}
+            fix = checkpoint.NOT_COPIED.fix(obstacle, **({} if obstacle == "late" else values))
+            yield checkpoint.NOT_COPIED.finding(nodes=tuple(found), seen=seen, fix=fix)
 
 
 # All but the last two explain the same end: the surest wins, and among equals the first in this list.

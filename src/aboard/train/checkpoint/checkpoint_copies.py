@@ -1,0 +1,44 @@
+"""`copies.json` beside a checkpoint's marker: which files of another disk this one is to get, for the node's copier.
+
+`agent/copies/copy_record.py` reads it on the node, and changes its `state`: from "waiting" to "copying" to "copied", or
+to "full" where the disk has no room.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from aboard.durable_files import write_atomically
+from aboard.foreign_files import read_foreign_file
+from aboard.train.checkpoint.checkpoint_parts import plan_copies
+from aboard.train.checkpoint.commit_marker import CheckpointFile
+
+NAME = "copies.json"
+_COPIED, _COPYING = "copied", "copying"
+_MOST_BYTES = 16 << 20
+
+
+def write_copy_record(path: Path, serial: int, leader: int, files: Iterable[CheckpointFile]) -> None:
+    """Leaves on the disk that `leader` leads what its copier is to fetch from another one; nothing, if that is none."""
+    planned = plan_copies(files)
+    if leader in planned:
+        source, wanted = planned[leader]
+        about = {"serial": serial, "leader": leader, "source": source, "state": "waiting"}
+        content = {**about, "files": [[file.name, file.bytes, file.sha256] for file in wanted]}
+        write_atomically(path / NAME, json.dumps(content), sync=True)
+
+
+def list_uncopied(folder: Path, names: Iterable[str]) -> dict[str, bool]:
+    """The checkpoints that this disk has not got its copies of, and whether it is getting them now."""
+    states = {name: _read_state(folder / name) for name in names}
+    return {name: state == _COPYING for name, state in states.items() if state not in (None, _COPIED)}
+
+
+def _read_state(path: Path) -> str | None:
+    """None if nothing of it is copied to this disk."""
+    try:
+        return str(json.loads(read_foreign_file(path / NAME, _MOST_BYTES))["state"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
