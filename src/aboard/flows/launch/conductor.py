@@ -428,11 +428,7 @@ class Conductor:
         async def begin(node_plan: NodePlan) -> None:
             session = self._sessions[node_plan.node.name]
             try:
-                if node_plan.node.name not in self._begun:
-                    await session.begin()
-                    self._begun.add(node_plan.node.name)
-                    if self.plan.code:
-                        await session.bring(self.plan.code)
+                await self._open_session(session)
                 if node_plan.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 master_port = await asyncio.shield(port)
@@ -453,6 +449,14 @@ class Conductor:
             self._note("port", port=port.result())
             if self._recovery is not None:
                 self._recovery.spares.start()
+
+    async def _open_session(self, session: NodeSession) -> None:
+        """Starts the node's supervisor, unless that has standbys and runs."""
+        if session.node.name not in self._begun:
+            await session.begin()
+            self._begun.add(session.node.name)
+            if self.plan.code:
+                await session.bring(self.plan.code)
 
     def _build_generation_env(self, session: NodeSession, port: int) -> dict[str, str]:
         """What the ranks of this generation get beyond the plan."""
