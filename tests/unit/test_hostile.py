@@ -131,7 +131,7 @@ def test_no_word_of_a_node_reaches_a_screen_or_a_shell_as_it_came(made: Callable
                 assert_harmless(judged(scene, name, put(plain, place, hostile)))
 
 
-NUMBERS_AND_LISTS = ("killed", "stubborn", "serial", "files", "beside", "copied")
+NUMBERS_AND_LISTS = ("killed", "stubborn", "serial", "files", "beside", "copied", "standby")
 
 
 @pytest.mark.parametrize("kind", EVENT_FIELDS)

@@ -13,7 +13,7 @@ from aboard.diagnoses import InputError
 NODES = ("n1", "n2", "n3", "n4")
 FILE = """
 cluster: {nodes: "n[1-4]"}
-recover: {restarts: 3, spares: 2, min_nodes: 1, wait: 90s}
+recover: {restarts: 3, spares: 2, min_nodes: 1, wait: 90s, standby: false}
 """
 
 
@@ -93,7 +93,7 @@ def test_the_file_asks_and_options_override_it(tmp_path: Path) -> None:
     file.write_text(FILE)
     asked = build_recovery_request(load_config_files([str(file)]))
     assert resolve_recovery(asked, NODES, restarts=10) == RecoverySettings(
-        restarts=3, spares=("n3", "n4"), min_nodes=1, wait=90.0
+        restarts=3, spares=("n3", "n4"), min_nodes=1, wait=90.0, standby=False
     )
     typed = RecoveryRequest(restarts=0, spares=("n9",), places={"spares": "--spares n9"})
     with pytest.raises(InputError) as raised:
@@ -113,7 +113,8 @@ def test_the_file_asks_and_options_override_it(tmp_path: Path) -> None:
         ("spares: [1]", "recover.spares[0] must be text, not 1"),
         ("spares: -1", "recover.spares is -1"),
         ("min_nodes: 0", "recover.min_nodes is 0"),
-        ("standby: true", "unknown key 'standby' in recover"),
+        ("standby: soon", "recover.standby must be true or false"),
+        ("attempts: 3", "unknown key 'attempts' in recover"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(tmp_path: Path, line: str, seen: str) -> None:

@@ -177,7 +177,7 @@ SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "cluster.slurm.resubmit": {"limit": VALIDATED},
     "run": {"output": OUTPUT, "writes": VALIDATED},
-    "recover": {**dict.fromkeys(("restarts", "min_nodes", "wait"), VALIDATED), "spares": NODES},
+    "recover": {**dict.fromkeys(("restarts", "min_nodes", "wait", "standby"), VALIDATED), "spares": NODES},
     "data": {
         **dict.fromkeys(("files", "validation", "tokenizer", "template"), PATH),
         **dict.fromkeys(("format", "max_length", "packing", "loss_on"), VALIDATED),

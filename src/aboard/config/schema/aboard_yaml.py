@@ -146,6 +146,8 @@ class RecoverSection(Section):
     """Continue a training on fewer nodes, but not fewer than these. Needs train.global_batch_size."""
     wait: Duration | None = None
     """How long to wait for a node to return, or for a service outside the run: 90s, 10m, 2h. Default: 10m."""
+    standby: bool | None = None
+    """Let processes that have done a rank's imports wait for a restart of `aboard train`. Default: true."""
 
 
 def derive_source_name(path: str) -> str:

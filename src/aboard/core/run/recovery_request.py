@@ -30,6 +30,7 @@ class RecoveryRequest:
     spares: int | tuple[str, ...] | None = None
     min_nodes: int | None = None
     wait: float | None = None
+    standby: bool | None = None
     on_stall: StallAction | None = None
     places: Mapping[str, str] = field(default_factory=dict)
 
@@ -78,6 +79,7 @@ def resolve_recovery(
         min_nodes=least,
         on_stall=StallAction.REPORT if on_stall is StallAction.RESTART and not budget else on_stall,
         **({} if request.wait is None else {"wait": request.wait}),
+        standby=request.standby is not False,
     )
 
 

@@ -428,25 +428,21 @@ class Conductor:
 
     async def _begin(self) -> None:
         """Starts the ranks, and then what they don't wait for: spares and copies of checkpoints."""
-        await self._start_ranks()
-        if self._recovery is not None and self.run.generation.children:
+        is_started = await self._start_ranks()
+        if self._recovery is not None and is_started:
             self._recovery.spares.start()
         if self._copy_settings is not None and len(self.plan.parts) > 1:
             self._copies = CheckpointCopies(self._copy_settings, self._note_uncopied)
             await self._copies.connect(self.plan, self._sessions)
 
-    async def _start_ranks(self) -> None:
-        """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known."""
+    async def _start_ranks(self) -> bool:
+        """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known, if it is."""
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def begin(node_plan: NodePlan) -> None:
             session = self._sessions[node_plan.node.name]
             try:
-                if node_plan.node.name not in self._begun:
-                    await session.begin()
-                    self._begun.add(node_plan.node.name)
-                    if self.plan.code:
-                        await session.bring(self.plan.code)
+                await self._open_session(session)
                 if node_plan.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 master_port = await asyncio.shield(port)
@@ -462,12 +458,22 @@ class Conductor:
                     raise
 
         await asyncio.gather(*(begin(part) for part in self.plan.parts))
-        if port.done() and not port.cancelled():
-            self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
-            self._note("port", port=port.result())
+        if not port.done() or port.cancelled():
+            return False
+        self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
+        self._note("port", port=port.result())
+        return True
 
     def _note_uncopied(self, node: str, checkpoint: str, why: str) -> None:
         self._note("uncopied", node=node, checkpoint=checkpoint, obstacle="late", why=why)
+
+    async def _open_session(self, session: NodeSession) -> None:
+        """Starts the node's supervisor, unless that has standbys and runs."""
+        if session.node.name not in self._begun:
+            await session.begin()
+            self._begun.add(session.node.name)
+            if self.plan.code:
+                await session.bring(self.plan.code)
 
     def _build_generation_env(self, session: NodeSession, port: int) -> dict[str, str]:
         """What the ranks of this generation get beyond the plan."""
