@@ -436,7 +436,7 @@ class Conductor:
             await self._copies.connect(self.plan, self._sessions)
 
     async def _start_ranks(self) -> bool:
-        """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known, if it is."""
+        """Starts all nodes in parallel, each its ranks once the port is known; False if there is no port."""
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def begin(node_plan: NodePlan) -> None:
