@@ -297,7 +297,7 @@ exec(open("job.py").read())
     )
     ran = four.launch("--include", "n[1-2]", "--", "thief.py", timeout=120)
     assert ran.code == 0, ran.said
-    assert "[ranks 0-1 ×2] world 2" in four.aboard("logs", ran.run).stdout
+    assert "[attempt 2, ranks 0-1 ×2] world 2" in four.aboard("logs", ran.run).stdout
     assert [event["kind"] for event in four.events(ran.run)].count("restarting") == 1
 
 
