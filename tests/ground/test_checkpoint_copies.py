@@ -14,7 +14,7 @@ from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.processes import PowerLoss
 from aboard.sandbox.host_setup.system_files import CREW_HOME
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
+pytestmark = [pytest.mark.ground, pytest.mark.nightly, pytest.mark.xdist_group("torch_a")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune"
 STEPS = 24
