@@ -325,6 +325,7 @@ def _read_log(marked: str, value: str = "") -> NcclInitLog:
     return parse_init_log(decode(RankReport, {"rank": 0, "phase": "done", "log": lines}).log)
 
 
+@pytest.mark.ci
 def test_no_word_of_ras_gets_out() -> None:
     """What isn't a word of NCCL's is passed by."""
     known: set[str] = set()

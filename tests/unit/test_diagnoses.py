@@ -226,6 +226,7 @@ def _uses(nodes: list[ast.AST]) -> Iterator[tuple[tuple[str, str], ast.Attribute
             yield (names[node.value.id], node.attr), node
 
 
+@pytest.mark.ci
 def test_each_diagnosis_is_used() -> None:
     """What nobody finds or raises is not in the catalogue."""
     others = [nodes for path, nodes in _list_nodes().items() if "diagnoses" not in path.parts or path.stem == "errors"]

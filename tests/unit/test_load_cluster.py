@@ -389,6 +389,7 @@ VALUES = {
 
 @given(st.fixed_dictionaries({"nodes": VALUES["nodes"]}, optional={k: v for k, v in VALUES.items() if k != "nodes"}))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.ci
 def test_a_plain_file_is_read_as_pydantic_reads_it(files: Path, section: dict[str, Any]) -> None:
     """What is not taken as it is, or is wrong, is pydantic's; the result is the same either way."""
     (files / "aboard.yaml").write_text(yaml.safe_dump({"cluster": section}))

@@ -146,6 +146,7 @@ def _list_embedded_programs(source: str) -> list[int]:
     return found
 
 
+@pytest.mark.ci
 def test_no_program_is_hidden_in_a_string() -> None:
     """Code for other interpreters is a module whose source is sent: linted, typed, and tested by importing it."""
     found = {str(path.relative_to(ROOT)): _list_embedded_programs(path.read_text("utf-8")) for path in _sources(".")}
