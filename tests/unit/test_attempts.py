@@ -40,10 +40,10 @@ def test_the_end_of_an_attempt_is_one_line() -> None:
     """With its cause, its nodes, what was done, and for how long no rank ran; an older record has no nodes."""
     run = Run.replay("r", list_events(("nodes", ["n2"])))
     assert [str(end) for end in run.recoveries] == [
-        "attempt 1: gpu-lost on n2; replace: n3 takes over; ranks were down for 30 s"
+        "attempt 1: gpu-lost on n2: lost; replace: n3 takes over; ranks were down for 30 s"
     ]
     (older,) = Run.replay("r", list_events()[:4]).recoveries
-    assert str(older) == "attempt 1: gpu-lost; replace: n3 takes over"
+    assert str(older) == "attempt 1: gpu-lost: lost; replace: n3 takes over"
 
 
 def test_another_decision_replaces_the_first() -> None:

@@ -130,6 +130,9 @@ class LaunchView:
             self.say(f"recovery: {event.data['why']}")
         elif event.kind == "spare":
             self.say(f"warning: {describe_spare(event.node, event.data['why'])}")
+        elif event.kind == "generation" and event.data["number"] > 1:
+            # An attempt may be over before the next tick.
+            self.tick(event.at)
 
     def tick(self, now: float) -> None:
         if self._conductor is None:

@@ -231,8 +231,10 @@ class GenerationEnd:
         """In one line."""
         where = f" on {fold_names(self.nodes)}" if self.nodes else ""
         reached = "" if self.step is None else f" at step {self.step:,}"
+        seen = self.seen.partition("\n")[0]
+        failed = f"{self.code or 'failed'}{where}{reached}" + (f": {seen}" if seen else "")
         down = "" if self.down is None else f"; ranks were down for {format_duration(self.down)}"
-        return f"attempt {self.number}: {self.code or 'failed'}{where}{reached}; {self.action}: {self.why}{down}"
+        return f"attempt {self.number}: {failed}; {self.action}: {self.why}{down}"
 
 
 @dataclass(frozen=True, kw_only=True)
