@@ -192,7 +192,7 @@ class SecondAttempt(Onlooker):
         if conductor is None or conductor.run.generation.number == 1:
             return
         if self.evidence is None:
-            self.evidence, self.stacks = conductor.evidence(), dict(conductor.stacks)
+            self.evidence, self.stacks = conductor.evidence(), dict(conductor.verdicts.stacks)
         if event.kind == "started" and event.rank is not None:
             self.placed[event.rank] = event.node
             if len(self.placed) == conductor.plan.world:

@@ -30,9 +30,10 @@ from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.flows.launch.checkpoint_copies import CopySettings
-from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
+from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.flows.launch.recover_run import RunRecovery
+from aboard.flows.launch.run_verdicts import RunOutcome
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record

@@ -20,10 +20,11 @@ from aboard.core.run.node_trial import (
 from aboard.diagnoses import Finding, Severity
 from aboard.flows.check.check_cluster import CheckReport, build_dialer
 from aboard.flows.check.check_observer import NullCheckObserver
-from aboard.flows.launch.conductor import Conductor, RunOutcome
+from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.control_socket import build_live_progress
 from aboard.flows.launch.launch_run import LaunchSpec, probe_launch
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
+from aboard.flows.launch.run_verdicts import RunOutcome
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer

@@ -1,0 +1,108 @@
+"""What nodes send and the conductor notes: folded into the run's state, recorded, and shown."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import time
+from typing import Any
+
+from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
+from aboard.core.plan.plan import Plan
+from aboard.core.run.end_decision import STOPPED_SECONDS
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.run_state import Run
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.record.run_record import Record
+from aboard.transport.supervisor_messages import OutputChunk
+from aboard.verdicts.live.nonfinite_loss import is_suspicious_output
+
+
+class NodeMessages:
+    """Takes events, measurements and output of ranks; `show` displays events, `on_event` gets those of nodes.
+
+    `on_bad_loss` is called if a rank printed a suspicious loss.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        record: Record,
+        *,
+        show: Callable[[Event], None],
+        on_event: Callable[[Event], None],
+        on_bad_loss: Callable[[], None],
+    ) -> None:
+        self.ranks: dict[str, int] = {}
+        self.tails: dict[int, bytearray] = {}
+        self._run = run
+        self._record = record
+        self._show = show
+        self._on_event = on_event
+        self._on_bad_loss = on_bad_loss
+        self._stopped_since: dict[tuple[str, str], float] = {}
+
+    def expect(self, plan: Plan) -> None:
+        """From here on, messages are about the ranks of this plan."""
+        self.ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
+
+    def forget(self) -> None:
+        """Forgets what ranks printed, and which are stopped."""
+        self.tails.clear()
+        self._record.clear_tails()
+        self._stopped_since.clear()
+
+    def take(self, event: Event) -> None:
+        event = replace(event, rank=self.ranks.get(event.child))
+        self._run.apply(event)
+        # A flood must not go to the screen, or to the log of a detached run, either.
+        if self._record.event(event):
+            self._show(event)
+        self._on_event(event)
+
+    def note(self, kind: str, node: str = "", **data: Any) -> None:
+        """Records an event of the conductor itself."""
+        event = Event(node=node, seq=0, at=time(), kind=kind, data=data)
+        self._run.apply(event)
+        self._record.event(event)
+        self._show(event)
+
+    def take_samples(self, node: str, samples: Mapping[str, Any]) -> None:
+        at = samples["wall"]
+        for child, values in (("", samples["node"]), *samples["children"].items()):
+            metrics = values.get("metrics", {})
+            measurement = Measurement(node=node, at=at, child=child, values=values, metrics=metrics)
+            self._run.take(measurement)
+            if milestone := self._run.find_milestone(measurement):
+                self.note(milestone[0], **milestone[1])
+            self._watch_stopped(node, child, values, at)
+        self._record.samples(node, at, {"node": samples["node"], "children": samples["children"]})
+
+    def take_piece(self, chunk: OutputChunk) -> None:
+        rank = self.ranks[chunk.child]
+        if is_suspicious_output(chunk.data):
+            self._on_bad_loss()
+        if chunk.data and chunk.stream == "stderr":
+            tail = self.tails.setdefault(rank, bytearray())
+            tail += chunk.data[-TAIL_BYTES:]
+            del tail[:-TAIL_BYTES]
+        self._record.add_output(
+            chunk.node, rank, chunk.stream, chunk.data, chunk.at, dropped=chunk.dropped, end=chunk.end
+        )
+
+    def get_last_lines(self, rank: int) -> tuple[Untrusted, ...]:
+        """The end of the rank's stderr."""
+        return decode_tail(self.tails.get(rank, b""))
+
+    def note_dropped(self, *, at_end: bool = False) -> None:
+        """Records what nodes sent beyond their space: at first, each time that it has doubled, and at the end."""
+        for node, counts in self._record.past_limits.items():
+            total, noted = sum(counts.values()), sum(self._run.dropped.get(node, {}).values())
+            if total >= 2 * noted or (at_end and total > noted):
+                self.note("dropped", node=node, **counts)
+
+    def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
+        if not values.get("stopped"):
+            self._stopped_since.pop((node, child), None)
+            return
+        since = self._stopped_since.setdefault((node, child), at)
+        if at - since >= STOPPED_SECONDS and self._run.generation.stopped is None:
+            self.take(Event(node=node, seq=0, at=since, kind="stopped", child=child))
