@@ -1,7 +1,9 @@
 """The same curve on any number of ranks: losses and gradient norms of 20 steps against a plain single process."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +12,7 @@ from train_crew import Crew
 from train_reference import reference_of, references
 
 from aboard.core.plan.training_settings import Training
+from aboard.train.checkpoint.commit_marker import NAME, parse_marker
 
 CLOSE = 1e-5
 # bf16 has 8 bits: a rounding is up to 2^-9 of a value, and the mean over tokens hides most of them.
@@ -137,3 +140,19 @@ def test_a_global_batch_that_no_rank_divides(settled: Callable[..., Training], c
     (truth,) = crew.run(1, references, [(training, 7)])[0]
     crew.run(3, trained, training)
     assert curve(training) == [pytest.approx(step, rel=CLOSE) for step in truth]
+
+
+def test_a_resume_on_three_ranks_has_the_same_bits(
+    settled: Callable[..., Training], crew: Crew, tmp_path: Path
+) -> None:
+    """Three addends have several sums: those of replicas, too, are added in the same order after a resume."""
+    whole = settled("qwen2", global_batch_size=6, max_steps=6, save_steps=2, sharding="none")
+    crew.run(3, trained, whole)
+    again = replace(whole, output_dir=str(tmp_path / "again"), resume=str(Path(whole.output_dir) / "step-000002"))
+    crew.run(3, trained, again)
+    assert read_hashes(again) == read_hashes(whole)
+
+
+def read_hashes(training: Training) -> dict[str, str]:
+    marker = parse_marker((Path(training.output_dir) / "step-000006" / NAME).read_bytes())
+    return {file.name: file.sha256 for file in marker.files}

@@ -1,7 +1,7 @@
 """The training loop, from resolved settings to the last checkpoint."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from aboard.train.optimizer.build_optimizer import build_optimizer
 from aboard.train.periodic_actions import PeriodicActions
 from aboard.train.prefetch import Prefetcher
 from aboard.train.progress import TrainingProgress
-from aboard.train.step import BatchBuilder, Stepper
+from aboard.train.step import BatchBuilder, PreparedStep, Stepper
 from aboard.train.stop_requests import RequestListener, StopRequest
 from aboard.train.training_data import TrainingData, open_training_data
 
@@ -81,7 +81,7 @@ def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHI
             Prefetcher(iter(()) if actions.stops_early else batches.walk(progress), make) as ready_steps,
         ):
             report.announce_start(progress.step, steps)
-            for ready in ready_steps:
+            for ready in _rehearse_first(stepper, ready_steps):
                 number, progress = ready.planned.number, ready.planned.after
                 ledger.begin_step(number)
                 rate = compute_learning_rate(training, number, steps)
@@ -124,6 +124,13 @@ def _build_stepper(training: Training, context: RankContext, ledger: TimeLedger)
         # Beside the gradients that it scales.
         loss_scale=LossScale(engine.parameters[0].device) if training.precision == "float16" else None,
     )
+
+
+def _rehearse_first(stepper: Stepper, ready_steps: Iterable[PreparedStep]) -> Iterator[PreparedStep]:
+    for place, ready in enumerate(ready_steps):
+        if place == 0:
+            stepper.rehearse(ready)
+        yield ready
 
 
 def _plan_batches(training: Training, context: RankContext, stream: TrainingData) -> BatchPlanner:

@@ -5,6 +5,7 @@ from hashlib import blake2b
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from aboard.core.plan.training_settings import Training
 from aboard.data.sampling.packed_sequences import PackedSequence
@@ -67,6 +68,19 @@ class Stepper:
     statistics: StepStatistics
     ledger: TimeLedger
     loss_scale: LossScale | None = None
+
+    def rehearse(self, ready: PreparedStep) -> None:
+        """A pass before the first step, without effect on the weights.
+
+        After its first backward pass, DistributedDataParallel arranges gradients anew, in the order in which they were
+        ready. That changes the order in which they are summed over ranks: without a rehearsal, a run that resumes would
+        differ in the last bits from one that was never interrupted.
+        """
+        if isinstance(self.engine.model, DistributedDataParallel):
+            self.engine.micro(last=True)
+            loss = forward_micro_batch(self.engine, self.masks, ready.micro[-1])
+            torch.autograd.backward(loss * 0.0)
+            self.optimizer.zero_grad()
 
     def __call__(self, ready: PreparedStep, learning_rate: float) -> None:
         """The gradient is that of the sum over all ranks' supervised tokens, divided by their number."""
