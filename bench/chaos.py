@@ -11,23 +11,25 @@ metrics.jsonl must be the wall time within 1 %.
 Simulated nodes: the real conductor and policy over acted nodes (attempts in order, the whole world in each, none before
 the last is gone, the ledger), and the data cursor (all samples used once, whatever is lost and repeated).
 
-`--quick`: one seed on real hosts, 10 simulated ones. A disk is filled only if a checkpoint is on several disks.
+Every fourth seed has no shared disk: checkpoints are copied from node to node, and a disk can become full.
+
+`--quick`: one seed on real hosts, 10 simulated ones.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aboard.core.plan.training_settings import Training
 from aboard.sandbox import Host
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.fault import Fault
@@ -39,11 +41,11 @@ from figures import Figures
 from recovery_stage import FOLDER, Running, Stage, kill, measure_ledger
 
 RANKS, SPARES = 3, 2
-STEPS, SAVE_STEPS = 300, 20
+STEPS, SAVE_STEPS = 160, 10
 PATIENCE = 600.0
 CUT_SECONDS = 8.0
 STOPPED_SECONDS = 8.0
-HAS_COPIES = "checkpoint_copies" in Training.__dataclass_fields__
+PRIVATE = "/private"
 # Seconds between two failures at once.
 AT_ONCE = 0.1
 
@@ -80,8 +82,8 @@ def inject_for_a_while(fault: Fault, stage: Stage, host: Host) -> None:
 
 
 def corrupt_newest(stage: "ChaosStage", host: Host) -> None:
-    """Flips a byte in the middle of a file of the newest checkpoint, then kills a rank."""
-    newest = list_checkpoints(stage, stage.find_output())[-1]
+    """Flips a byte in the middle of a file of the newest checkpoint, on one of its disks, then kills a rank."""
+    newest = list_checkpoints(stage.list_folders())[-1]
     file = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     with file.open("r+b") as content:
         content.seek(file.stat().st_size // 2)
@@ -103,7 +105,11 @@ FAILURES: dict[str, Callable[["ChaosStage", Host], None]] = {
     "cut incoming": partial(inject_for_a_while, FirewallDrop(way="in")),
     "cut outgoing": partial(inject_for_a_while, FirewallDrop(way="out")),
     "corrupt newest checkpoint": corrupt_newest,
-    **({"fill disk": partial(inject_for_a_while, DiskFull())} if HAS_COPIES else {}),
+}
+FILL_DISK = "fill disk"
+ON_PRIVATE_DISKS: dict[str, Callable[["ChaosStage", Host], None]] = {
+    **FAILURES,
+    FILL_DISK: partial(inject_for_a_while, DiskFull(path=PRIVATE)),
 }
 
 
@@ -116,36 +122,53 @@ class Injection:
     place: int
 
 
+def is_on_private_disks(seed: int) -> bool:
+    return seed % 4 == 3
+
+
 def draw_injections(seed: int) -> list[Injection]:
     draw = random.Random(seed)  # noqa: S311 - no secrets
+    failures = list(ON_PRIVATE_DISKS if is_on_private_disks(seed) else FAILURES)
     steps = sorted(draw.randint(SAVE_STEPS + 5, STEPS - 60) for _ in range(draw.randint(1, 3)))
     if len(steps) > 1 and draw.random() < 0.3:
         steps[1] = steps[0]
-    return [Injection(step=step, name=draw.choice(list(FAILURES)), place=draw.randrange(RANKS)) for step in steps]
+    found = [Injection(step=step, name=draw.choice(failures), place=draw.randrange(RANKS)) for step in steps]
+    return [replace(found[0], name=FILL_DISK), *found[1:]] if seed % 8 == 3 else found
 
 
 class ChaosStage(Stage):
-    """Three nodes with ranks, two spares, and an output directory per run on the shared disk."""
+    """Three nodes with ranks, two spares, and an output directory per run, on the shared disk or on private ones."""
 
     def __init__(self) -> None:
         super().__init__("chaos", RANKS + SPARES)
         self._out = ""
         self.put_training()
 
-    def find_output(self) -> str:
-        return self._out
+    def list_folders(self) -> list[Path]:
+        """The output directory on each disk that has it."""
+        hosts = [host for host in self.box.nodes if host.on] if self._out.startswith(PRIVATE) else [self.box.head]
+        folders = [Path(f"/proc/{host.pid}/root{self._out}") for host in hosts]
+        return [folder for folder in folders if folder.exists()]
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Those of the disk that is furthest."""
+        files = [folder / "metrics.jsonl" for folder in self.list_folders()]
+        texts = [file.read_text().rpartition("\n")[0] for file in files if file.exists()]
+        found = [[json.loads(line) for line in text.splitlines()] for text in texts]
+        return max(found, key=lambda lines: lines[-1]["step"] if lines else 0, default=[])
 
     def run_training(self, out: str, injections: list[Injection]) -> int:
         """Trains under these failures; returns the exit code."""
         self._out = out
         words = ("--restarts", "10", "--spares", str(SPARES))
-        train = self.train(f"n[1-{RANKS + SPARES}]", out, *words, max_steps=STEPS, save_steps=SAVE_STEPS)
+        settings: dict[str, object] = {"max_steps": STEPS, "save_steps": SAVE_STEPS, "output_dir": out}
+        train = self.train(f"n[1-{RANKS + SPARES}]", "", *words, **settings)
         with self.run(*train) as run:
             for injection in injections:
                 self._await_step(run, injection.step)
                 hosts = [host for host in self.box.nodes if host.on and self.find_rank(host)]
                 if hosts:
-                    FAILURES[injection.name](self, hosts[injection.place % len(hosts)])
+                    ON_PRIVATE_DISKS[injection.name](self, hosts[injection.place % len(hosts)])
                 time.sleep(AT_ONCE)
             code = run.wait_end(PATIENCE)
             if code:
@@ -156,29 +179,28 @@ class ChaosStage(Stage):
         """Until the run is at the step, in whichever attempt."""
 
         def is_there() -> bool:
-            lines = self.read_lines(f"{self._out}/metrics.jsonl")
-            return bool(lines) and lines[-1]["step"] >= step
+            steps = re.findall(r"\] step (\d+)/", run.said)
+            return bool(steps) and int(steps[-1]) >= step
 
         run.wait(f"step {step}", is_there, PATIENCE)
 
 
-def list_checkpoints(stage: Stage, out: str) -> list[Path]:
+def list_checkpoints(folders: list[Path]) -> list[Path]:
     """The complete ones, the newest last."""
-    folder = Path(f"/proc/{stage.box.head.pid}/root{FOLDER}/{out}")
-    return sorted(marker.parent for marker in folder.glob("step-*/manifest.json"))
+    return sorted((m.parent for folder in folders for m in folder.glob("step-*/manifest.json")), key=lambda p: p.name)
 
 
-def read_result(stage: Stage, out: str) -> tuple[dict[str, str], Any]:
+def read_result(stage: ChaosStage) -> tuple[dict[str, str], Any]:
     """The hashes of the last checkpoint's files, and the cursor with the chained hash of all samples."""
-    marker = json.loads((list_checkpoints(stage, out)[-1] / "manifest.json").read_text())
+    marker = json.loads((list_checkpoints(stage.list_folders())[-1] / "manifest.json").read_text())
     return {file["name"]: file["sha256"] for file in marker["files"]}, marker["progress"]
 
 
-def find_broken(stage: Stage, code: int, out: str, reference: tuple[dict[str, str], Any]) -> list[str]:
+def find_broken(stage: ChaosStage, code: int, reference: tuple[dict[str, str], Any]) -> list[str]:
     if code:
         return [f"exit code {code}"]
-    weights, progress = read_result(stage, out)
-    lines = stage.read_lines(f"{out}/metrics.jsonl")
+    weights, progress = read_result(stage)
+    lines = stage.read_metrics()
     steps = [line["step"] for line in lines if "loss" in line]
     spent, wall = measure_ledger(stage.find_run())
     own, own_wall = lines[-1]["seconds"], lines[-1]["wall"]
@@ -199,15 +221,18 @@ def find_broken(stage: Stage, code: int, out: str, reference: tuple[dict[str, st
 
 def measure_real(figures: Figures, seeds: range) -> None:
     with ChaosStage() as stage:
-        if code := stage.run_training("undisturbed", []):
-            raise SystemExit(f"the undisturbed run failed with exit code {code}")
-        reference = read_result(stage, "undisturbed")
+        references: dict[bool, tuple[dict[str, str], Any]] = {}
         broken: dict[int, list[str]] = {}
         for seed in seeds:
-            injections = draw_injections(seed)
+            is_private, injections = is_on_private_disks(seed), draw_injections(seed)
+            folder = PRIVATE if is_private else FOLDER
+            if is_private not in references:
+                if code := stage.run_training(f"{folder}/undisturbed", []):
+                    raise SystemExit(f"the undisturbed run failed with exit code {code}")
+                references[is_private] = read_result(stage)
             try:
-                code = stage.run_training(f"seed-{seed}", injections)
-                found = find_broken(stage, code, f"seed-{seed}", reference)
+                code = stage.run_training(f"{folder}/seed-{seed}", injections)
+                found = find_broken(stage, code, references[is_private])
             except TimeoutError as error:
                 stage.stop()
                 found = [f"not within its time: {error}"]
@@ -244,8 +269,6 @@ def main() -> None:
         measure_simulated(figures, range(options.first, options.first + simulated))
     if real:
         measure_real(figures, range(options.first, options.first + real))
-    if not HAS_COPIES:
-        print("not tested: a full disk, since all checkpoints are on the shared disk")
     sys.exit(figures.finish(options.json))
 
 

@@ -1,10 +1,12 @@
 """Each attempt of a run has its number: in the fold, in the summary, and at each line of its output."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from aboard.core.run.events import Event
+from aboard.core.run.run_progress import describe_attempt
 from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.flows.attempt_times import AttemptTimes
 
@@ -44,6 +46,13 @@ def test_the_end_of_an_attempt_is_one_line() -> None:
     ]
     (older,) = Run.replay("r", list_events()[:4]).recoveries
     assert str(older) == "attempt 1: gpu-lost: lost; replace: n3 takes over"
+
+
+def test_what_to_type_about_an_attempt_is_told_after_the_run_has_recovered() -> None:
+    """Below the attempt's line, and without the colors that a record may claim; not if the run ended with it."""
+    (end,) = Run.replay("r", list_events(("fix", "ssh n2 sudo reboot\n# \x1b[31mthen check it"))).recoveries
+    assert describe_attempt(end) == f"{end}\n    ssh n2 sudo reboot\n    # \\x1b[31mthen check it"
+    assert describe_attempt(replace(end, action="stop")) == str(replace(end, action="stop"))
 
 
 def test_another_decision_replaces_the_first() -> None:

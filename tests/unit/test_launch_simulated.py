@@ -213,7 +213,7 @@ def test_a_second_attempt_has_its_own_ranks_and_evidence(tmp_path: Path) -> None
     assert launched.outcome is not None
     assert second.evidence is not None
     found = second.evidence
-    assert [end.code for end in found.run.recoveries] == ["run-node-gone"]
+    assert [(end.code, bool(end.fix)) for end in found.run.recoveries] == [("run-node-gone", True)]
     assert (found.tails, found.snapshots, found.unheard, second.stacks) == ({}, {}, {}, {})
     assert set(found.last_lines.values()) == {()}
     assert {second.placed[rank] for rank in range(24, 32)} == {"s11"}

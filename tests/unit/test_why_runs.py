@@ -17,6 +17,7 @@ from aboard.diagnoses import NO_FIX
 from aboard.diagnoses.nodes import reach
 from aboard.flows.launch.launch_run import LaunchResult
 from aboard.flows.why.judge_finished_run import find_default_run
+from aboard.record.json_documents import read_document
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
@@ -94,8 +95,9 @@ def test_a_launch_that_preflight_refused_is_told_with_its_codes(runs: Runs) -> N
     diagnosis = reach.REFUSED
     found = diagnosis.finding(nodes=("n2",), seen="n2 refuses connections on port 22", fix=NO_FIX)
     record = Record.open(run, ranks=1)
-    record.write_findings(LaunchResult(report=None, refused=(found,)).blockers)
+    record.write_findings(LaunchResult(report=None, refused=(found,)).blockers, generation=3)
     record.close()
+    assert [each["generation"] for each in read_document(run.findings)] == [3]
     refused = f"refused by preflight: {diagnosis.code}"
     said = CliRunner().invoke(cli, ["why"]).output
     assert said.startswith(f"{run.id} is refused")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from aboard.cli.printed_output import print_findings, print_report
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
-from aboard.core.run.run_progress import RunProgress
+from aboard.core.run.run_progress import RunProgress, describe_attempt
 from aboard.core.run.run_state import GenerationEnd
 from aboard.flows.launch.control_socket import ask_progress, watch_progress
 from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
@@ -73,7 +73,7 @@ def _build_json(run: RunDirectory) -> RunProgress | RunSummary:
 
 def _print_attempts(attempts: Sequence[GenerationEnd]) -> None:
     for attempt in attempts:
-        click.echo(str(attempt))
+        click.echo(describe_attempt(attempt))
 
 
 async def _show_progress(run: RunDirectory, console: Console) -> None:

@@ -15,6 +15,7 @@ from aboard import __version__
 from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
 from aboard.cli.why_external_jobs import print_nodes_verdict, print_pids_verdict
 from aboard.core.exit_codes import choose_exit_code
+from aboard.core.run.run_progress import describe_attempt
 from aboard.core.slurm.job_state import JobStatus
 from aboard.core.text.durations import format_duration
 from aboard.core.text.input_text import find_nearest
@@ -143,7 +144,7 @@ def _find_run(what: str) -> RunDirectory:
 
 def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | None, *, verbose: bool) -> None:
     for attempt in summarize_run(run).attempts:
-        click.echo(str(attempt))
+        click.echo(describe_attempt(attempt))
     if run.live:
         click.echo(f"{run.id} is running:")
         console.print(VerdictView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)

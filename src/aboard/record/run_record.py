@@ -67,8 +67,9 @@ class Record:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         self._documents.write(self.run.plan, plan)
 
-    def write_findings(self, findings: Iterable[Finding]) -> None:
-        self._documents.write(self.run.findings, build_findings_document(findings))
+    def write_findings(self, findings: Iterable[Finding], *, generation: int = 1) -> None:
+        document = [{**each, "generation": generation} for each in build_findings_document(findings)]
+        self._documents.write(self.run.findings, document)
 
     def write_stacks(self, stacks: Mapping[int, str]) -> None:
         self._documents.write(self.run.stacks, {str(rank): text for rank, text in stacks.items()})

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
+from textwrap import indent
 from typing import Annotated
 
 from aboard.core.decoding import Lines, MaxLength
@@ -138,6 +139,12 @@ class RunProgress:
     notices: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
     # Spares that can't take over now.
     spares: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
+
+
+def describe_attempt(attempt: GenerationEnd) -> str:
+    """In one line, and what to type about it if another followed; the verdict on the last one is shown in full."""
+    fix = "" if attempt.action == Action.STOP else attempt.fix
+    return f"{attempt}\n{indent(fix, '    ')}".rstrip()
 
 
 def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()) -> RunProgress:

@@ -12,7 +12,7 @@ from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.run_ledger import REPEATED, RunLedger
 from aboard.core.run.training_metrics import LossCurve
 from aboard.core.text.durations import format_duration
-from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_lines
 from aboard.lazy_dataclass import dataclass
 
 # Tells a rank which generation it belongs to.
@@ -226,6 +226,8 @@ class GenerationEnd:
     # What is done about it, and the number of the last generation that the budget of restarts allows.
     doing: str = ""
     most: int = 0
+    # What to type; it remains true if the run went on elsewhere.
+    fix: Lines = ""
 
     def __str__(self) -> str:
         """In one line."""
@@ -460,7 +462,8 @@ class Run:
         at = self.generation.ending or event.at
         # Records of older versions have no step in this event.
         step = self.step if step is None else step
-        end = GenerationEnd(number=self.generation.number, at=at, step=step, nodes=nodes, most=most or 0)
+        fix = escape_lines(_get_text(event, "fix").raw())
+        end = GenerationEnd(number=self.generation.number, at=at, step=step, nodes=nodes, most=most or 0, fix=fix)
         self.recoveries.append(replace(end, **text))
         self.restarting, self.recovering = text["seen"], text["why"]
         self.port_moves = 0

@@ -211,6 +211,7 @@ class Conductor:
                 code=failure.code,
                 nodes=list(failure.nodes),
                 seen=outcome.findings[0].seen if outcome.findings else outcome.why,
+                fix=outcome.findings[0].fix if outcome.findings else "",
                 failure=failure.kind.value,
                 action=decision.action.value,
                 why=decision.why,

@@ -83,7 +83,8 @@ class LaunchSession:
                     # Now with the port that was used.
                     record.write_plan(encode_plan(stop.conductor.plan))
             if result.outcome is not None:
-                record.write_findings(result.outcome.findings)
+                number = result.progress.generation if result.progress is not None else 1
+                record.write_findings(result.outcome.findings, generation=number)
                 result = replace(result, continuation=await self._continue_job(result))
             else:
                 record.write_findings(result.blockers)
