@@ -162,6 +162,9 @@ class ChaosStage(Stage):
         self._out = out
         words = ("--restarts", "10", "--spares", str(SPARES))
         settings: dict[str, object] = {"max_steps": STEPS, "save_steps": SAVE_STEPS, "output_dir": out}
+        if out.startswith(PRIVATE):
+            # Otherwise each disk has all of it.
+            settings["sharding"] = "full"
         train = self.train(f"n[1-{RANKS + SPARES}]", "", *words, **settings)
         with self.run(*train) as run:
             for injection in injections:

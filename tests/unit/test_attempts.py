@@ -8,6 +8,7 @@ from typing import Any
 from aboard.core.run.events import Event
 from aboard.core.run.run_progress import describe_attempt
 from aboard.core.run.run_state import GenerationEnd, Run
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.attempt_times import AttemptTimes
 
 EVENTS: tuple[tuple[float, str, dict[str, Any]], ...] = (
@@ -70,6 +71,27 @@ def test_a_spare_is_left_out_until_it_passes() -> None:
     assert run.unfit_spares == {"n3": "n3 is down"}
     run.apply(Event(node="n3", seq=0, at=2.0, kind="spare", data={"why": ""}))
     assert run.unfit_spares == {}
+
+
+def test_late_copies_are_told_while_the_run_goes_on() -> None:
+    """Once two checkpoints have been saved since the one that a node has its copies of, until it has caught up."""
+    run = Run(id="r")
+
+    def save(node: str, serial: int, *, copied: bool = False) -> list[str]:
+        data = {"checkpoint": Untrusted(f"step-{serial}"), "serial": serial, "copied": copied}
+        run.apply(Event(node=node, seq=0, at=float(serial), kind="saved", data=data))
+        return list(run.describe_uncopied())
+
+    assert (save("n1", 1), save("n2", 1, copied=True), save("n1", 2), save("n2", 2)) == ([], [], [], [])
+    late = "the copies on n2 are late: two checkpoints have been saved since the last one it has"
+    assert save("n1", 3) == [late]
+    assert save("n2", 2, copied=True) == []
+    run.apply(
+        Event(
+            node="n2", seq=0, at=4.0, kind="uncopied", data={"checkpoint": "step-3", "obstacle": "full", "why": "0 B"}
+        )
+    )
+    assert list(run.describe_uncopied()) == ["step-3 is not copied to n2: 0 B"]
 
 
 def test_a_line_belongs_to_the_attempt_of_its_time(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ class RunProgress:
     way: TrainingStatus | None = None
     stall: Stall | None = None
     notices: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
+    # Parts of checkpoints that are on one disk only although they should be copied.
+    uncopied: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
     # Spares that can't take over now.
     spares: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
 
@@ -186,6 +188,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         if run.metrics
         else None,
         notices=tuple(run.notices.values()),
+        uncopied=tuple(run.describe_uncopied()),
         spares=tuple(describe_spare(name, why) for name, why in sorted(run.unfit_spares.items())),
     )
 

@@ -1,7 +1,7 @@
 """A run is a fold over its events: O(1) per event, the same live and replayed from disk."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, Self
 
@@ -275,6 +275,9 @@ class Run:
     finished: Mapping[str, Any] | None = None
     # By node, the last checkpoint of which it did not get its copies, until a later one is copied.
     uncopied: dict[str, MissingCopy] = field(default_factory=dict)
+    # The serials of the last two checkpoints that ranks saved, and of the last one that a node has the copies of.
+    saved: tuple[int, ...] = ()
+    copied: dict[str, int] = field(default_factory=dict)
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
     ledger: RunLedger = field(default_factory=RunLedger)
@@ -294,6 +297,7 @@ class Run:
                 self.began = self.began or event.at
                 self.samples.clear()
                 self.steps.clear()
+                self.saved, self.copied = (), {}
                 self.stopping = self.recovering = ""
                 # A run that was submitted again continues its record.
                 self.finished = None
@@ -337,6 +341,14 @@ class Run:
             self.metrics.update(measurement.metrics)
             if "step" in measurement.metrics and "loss" in measurement.metrics:
                 self.curve.add(int(measurement.metrics["step"]), measurement.metrics["loss"])
+
+    def describe_uncopied(self) -> Iterator[str]:
+        """What is on one disk only: in one line for each node that lacks a copy, or gets one later than it should."""
+        for node, copy in self.uncopied.items():
+            yield f"{copy.checkpoint.visible(40)} is not copied to {node}: {copy.why.visible(200)}"
+        for node, serial in self.copied.items():
+            if node not in self.uncopied and len(self.saved) > 1 and serial < self.saved[0]:
+                yield f"the copies on {node} are late: two checkpoints have been saved since the last one it has"
 
     @property
     def notices(self) -> dict[str, str]:
@@ -428,6 +440,9 @@ class Run:
             )
         elif event.data.get("copied"):
             self.uncopied.pop(event.node, None)
+            self.copied[event.node] = event.data.get("serial", 0)
+        elif (serial := event.data.get("serial", 0)) not in self.saved:
+            self.saved = (*self.saved[-1:], serial)
 
     def _apply_nested(self, event: Event) -> None:
         """Counts only before the run's own group exists: later, a rank may well start another job and wait for it."""

@@ -15,6 +15,8 @@ from aboard.record.run_record import Record
 from aboard.transport.supervisor_messages import OutputChunk
 from aboard.verdicts.live.nonfinite_loss import is_suspicious_output
 
+TakeEvent = Callable[[Event], None]
+
 
 class NodeMessages:
     """Takes events, measurements and output of ranks; `show` displays events, `on_event` gets those of nodes.
@@ -23,13 +25,7 @@ class NodeMessages:
     """
 
     def __init__(
-        self,
-        run: Run,
-        record: Record,
-        *,
-        show: Callable[[Event], None],
-        on_event: Callable[[Event], None],
-        on_bad_loss: Callable[[], None],
+        self, run: Run, record: Record, *, show: TakeEvent, on_event: TakeEvent, on_bad_loss: Callable[[], None]
     ) -> None:
         self.ranks: dict[str, int] = {}
         self.tails: dict[int, bytearray] = {}
