@@ -13,6 +13,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
+from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
@@ -219,3 +220,27 @@ def test_a_second_attempt_has_its_own_ranks_and_evidence(tmp_path: Path) -> None
     assert {second.placed[rank] for rank in range(24, 32)} == {"s11"}
     assert second.placed[32] == "s4"
     assert {name: count for name, count in second.dials.items() if count > 1 and name != "s3"} == {}
+
+
+class StopBetween(Onlooker):
+    """Stops the run when the second attempt is planned and has not begun."""
+
+    def began(self, conductor: Conductor) -> None:
+        super().began(conductor)
+        conductor.on_plan = lambda _plan: conductor.stop("that is all")
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        if self._conductor is not None and event.kind == "started" and self._conductor.run.generation.number > 1:
+            self._conductor.stop("it has started again")
+
+
+def test_a_stop_between_two_attempts_is_not_lost(tmp_path: Path) -> None:
+    """No rank of the second attempt starts, and the record says that the run was stopped."""
+    stopped = StopBetween()
+    killed = {"s3": FakeNodeFaults(kills={"1/24": 1.0})}
+    launched = _launch(tmp_path, stopped, killed, recovery=RecoverySettings(restarts=1))
+    assert launched.outcome is not None
+    assert (launched.outcome.why, launched.outcome.code) == ("that is all", EXIT_INTERRUPTED)
+    assert launched.progress is not None
+    assert (launched.progress.generation, launched.progress.stopping) == (2, "that is all")

@@ -102,6 +102,7 @@ class Conductor:
         self._sessions = RunSessions(self.run, dialer, lease, self._messages, has_standbys=has_standbys)
         self._end: asyncio.Future[EndDecision] | None = None
         self._stops = 0
+        self._stop_reason = ""
         self._grace_limit: float | None = None
         self._expects_stop = False
         self.verdicts = RunVerdicts(self.run, self._messages, record, self._build_monitor)
@@ -114,6 +115,7 @@ class Conductor:
         `within` limits the grace period to this many seconds.
         """
         self._stops += 1
+        self._stop_reason = why
         self._grace_limit = within
         self._messages.note("stopping", why=why)
         self._stop_asked.set()
@@ -278,6 +280,10 @@ class Conductor:
         self._copies = None
         self._end = asyncio.get_running_loop().create_future()
         self._sessions.prepare(self.plan, prepared, number)
+        if self._stops:
+            # It was asked for between two generations.
+            self._messages.note("stopping", why=self._stop_reason)
+            self._request_end(EndDecision(why=self._stop_reason, asked=True))
         beginning = asyncio.create_task(self._begin())
         try:
             both: list[asyncio.Future[Any]] = [beginning, self._end]
@@ -297,6 +303,8 @@ class Conductor:
 
     async def _begin(self) -> None:
         """Starts the ranks, and then what they don't wait for: spares and copies of checkpoints."""
+        if self._stops:
+            return
         port = await self._sessions.start_ranks(self.plan, self._wanted_port, fixed=self._fixed_port)
         if port is not None:
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port))
