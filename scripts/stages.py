@@ -164,6 +164,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "containers",
             "soak",
             "recovery",
+            "recovery_month",
             "chaos",
         )
     ]

@@ -16,8 +16,11 @@ from tiny import VOCABULARY
 from train_waits import Waits
 
 from aboard.core.plan.training_settings import Training
+from aboard.core.run import save_interval
+from aboard.core.run.run_ledger import EarlierTime
 from aboard.diagnoses import AboardError
 from aboard.train import step as stepping
+from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.loop import train
 from aboard.train.model import chunked_loss
@@ -119,6 +122,21 @@ def overflowed(training: Training, rank: int, steps: range) -> str:
         return trained(training)
     finally:
         stepping.forward_micro_batch = forward
+
+
+def saved_by_cost(training: Training, failures: int) -> int:
+    """A training in which only rank 0 knows of earlier failures, and saves soon; how often ranks summed anything."""
+    world = join_process_group(training)
+    earlier = EarlierTime(seconds={"steps": 20.0}, failures=failures) if world.main else EarlierTime()
+    with (
+        patch.object(save_interval, "FIRST_SECONDS", 0.01 if world.main else 1e9),
+        patch.object(RankConsensus, "sums", autospec=True, side_effect=RankConsensus.sums) as sums,
+    ):
+        try:
+            train(training, world, earlier)
+        finally:
+            leave_process_group(world)
+    return sums.call_count
 
 
 def trained_in_chunks(training: Training) -> str:

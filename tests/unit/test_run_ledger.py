@@ -137,6 +137,24 @@ def test_rank_0_continues_the_ledger_of_the_run() -> None:
     json.loads(given[VARIABLE])
 
 
+def test_failures_after_the_first_step_are_counted() -> None:
+    """Rank 0 of the next attempt gets their number; one that failed while starting lost no steps."""
+    unfit = say(50, "recovering", code="run-node-gone", action="wait", again=True)
+    starting = [*SECOND[:3], say(66, "deciding", why="n1 failed", death=True), say(67, "recovering", code="x")]
+    for events, count in (
+        (FIRST, 0),
+        ([*FIRST, *FAILS], 1),
+        ([*FIRST, *FAILS, unfit, *SECOND], 1),
+        ([*FIRST, *FAILS, *starting], 1),
+        ([*FIRST, *FAILS, *SECOND, *ENDS], 1),
+        # The conductor was killed with the ranks, and the run was submitted again.
+        ([*FIRST, SECOND[0]], 1),
+    ):
+        run = Run.replay(RUN, events)
+        earlier = EarlierTime.of({VARIABLE: encode_earlier(run.ledger, run.began)}, 2000.0)
+        assert earlier.failures == run.ledger.failures == count
+
+
 def build_progress(events: list[Event], at: float) -> RunProgress:
     return build_run_progress(plan_of(cluster(2, slots=1)), Run.replay(RUN, events), 1000.0 + at)
 

@@ -100,7 +100,7 @@ def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHI
                     if not logging:
                         actions.log(progress, rate)
                 keep = improved and training.load_best_model_at_end
-                if ending or keep or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
+                if ending or keep or stop_request is StopRequest.SAVE or actions.is_save_due(number):
                     actions.save(progress, wait=ending)
                 if ending:
                     break

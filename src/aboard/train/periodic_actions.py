@@ -27,6 +27,7 @@ from aboard.train.metrics_report import MetricsReporter
 from aboard.train.model.loss_scale import LOWEST
 from aboard.train.prefetch import Prefetcher
 from aboard.train.progress import TrainingProgress
+from aboard.train.save_schedule import SaveSchedule
 from aboard.train.step import BatchBuilder, Stepper, forward_micro_batch
 from aboard.train.training_data import TrainingData, open_training_data
 
@@ -58,6 +59,9 @@ class PeriodicActions:
         self._meter = MetricsMeter(consensus, flops_per_token=stepper.engine.flops_per_token, since=start)
         self._step_time = StepTime()
         self._typical_step = TypicalStep()
+        self._schedule = SaveSchedule(
+            stepper.training.save_steps, consensus.world, checkpoints, stepper.ledger, start=start.step
+        )
         earlier = stepper.ledger.earlier
         self._first = start.step if earlier.first is None else earlier.first
         self._collected = start.step
@@ -76,7 +80,7 @@ class PeriodicActions:
         with self._stepper.ledger.count_as("forward_backward"):
             window = self._stepper.statistics.read()
             scale = None if self._stepper.loss_scale is None else self._stepper.loss_scale.value.item()
-        line = self._meter.line(window, progress, self._stepper.ledger.take())
+        line, told = self._meter.line(window, progress, self._stepper.ledger.take(), self._schedule.decide())
         if scale is not None:
             line["loss_scale"] = scale
         if self._stepper.training.torch_compile:
@@ -86,6 +90,7 @@ class PeriodicActions:
         self._step_time = self._step_time.after(line["step_seconds"], window.steps)
         left = (self._steps - progress.step) * self._step_time.seconds
         self._typical_step.add(line["step_seconds"], window.steps)
+        line |= self._schedule.follow(told, self._typical_step.seconds or line["step_seconds"])
         goodput = self._compute_goodput(progress)
         self._report.line({"step": progress.step, **position, **line, "eta": left, "goodput": goodput})
         self._judge_nonfinite(window.bad, scale)
@@ -122,11 +127,18 @@ class PeriodicActions:
         self._report.line({"step": progress.step, "steps": self._steps, "eval_loss": loss, **best})
         return self._best.step == progress.step
 
+    def is_save_due(self, step: int) -> bool:
+        """Whether the interval has passed, at the same step on all ranks."""
+        return self._schedule.is_due(step)
+
     def save(self, progress: TrainingProgress, *, wait: bool) -> None:
         stepper = self._stepper
+        if self._schedule.note and not wait:
+            self._report.say(f"saving step {progress.step:,}{self._schedule.note}")
+        self._schedule.add_save(progress.step)
         with stepper.ledger.count_as("checkpoint"):
             wait = wait or not stepper.training.save_async
-            state = {**self._best.content(), **self._report.state}
+            state = {**self._best.content(), **self._report.state, **self._schedule.state}
             if stepper.loss_scale is not None:
                 state["loss_scale"] = stepper.loss_scale.content()
             self._checkpoints.save(stepper.engine, stepper.optimizer, progress, state=state, wait=wait)

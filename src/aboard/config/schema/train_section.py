@@ -42,12 +42,13 @@ def _check_adapter_type(value: object) -> object:
 
 def _build_type(annotation: Any, setting: Setting) -> Any:
     """What a file may have for a field of this type: text is a line, a tuple is a list, a class is its section."""
-    if annotation is str:
-        return Line
-    if annotation is Adapter:
-        return AdapterSection
+    if annotation in (str, Adapter):
+        return Line if annotation is str else AdapterSection
     if get_origin(annotation) in (Union, UnionType):
         return reduce(or_, (_build_type(each, setting) for each in get_args(annotation) if each is not NoneType))
+    if annotation in (int, float) and setting.within:
+        bounds: dict[str, Any] = {**setting.within, **({} if annotation is int else {"allow_inf_nan": False})}
+        return Annotated[annotation, Field(**bounds)]
     if annotation == tuple[str, ...]:
         return Lines
     if get_origin(annotation) is tuple:
@@ -62,8 +63,7 @@ def _build_fields(owner: type, settings: Mapping[str, Setting]) -> Iterator[tupl
         kind = _build_type(annotation, setting)
         if setting.within:
             # A number is checked first: false is not 0.
-            bounds: dict[str, Any] = {**setting.within, **({} if kind is int else {"allow_inf_nan": False})}
-            kind = Annotated[kind, Field(**bounds), AfterValidator(partial(_read_value, setting))]
+            kind = Annotated[kind, AfterValidator(partial(_read_value, setting))]
         elif setting.their_values:
             kind = Annotated[kind, BeforeValidator(partial(_read_value, setting))]
         yield name, (kind | None, Field(default=None, description=setting.help))

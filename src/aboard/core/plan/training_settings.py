@@ -17,6 +17,7 @@ Schedule = Literal["cosine", "cosine_with_restarts", "linear", "polynomial", "in
 Optim = Literal["adamw", "adafactor", "muon", "adamw_8bit"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Checkpointing = bool | Literal["selective"]
+SaveSteps = int | Literal["auto"] | None
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
@@ -324,8 +325,8 @@ class Training:
         ),
         origin="default: at the end",
     )
-    save_steps: int | None = setting(
-        "Steps between checkpoints; there is always one at the end.",
+    save_steps: SaveSteps = setting(
+        "Steps between checkpoints; there is always one at the end. auto: by the cost of a save and the failures.",
         default=None,
         within=COUNT,
         hints={"save_strategy": "save_steps: N; without it there is one checkpoint, at the end"},

@@ -34,18 +34,23 @@ class RunLedger:
     # The step that this generation continued from, and the furthest one that any earlier generation reached.
     start: int | None = None
     reached: int = 0
+    # How many generations failed after their first step.
+    failures: int = 0
     # Steps whose result is not lost, at the last change of generations.
     committed: int = 0
     typical: TypicalStep = field(default_factory=TypicalStep)
     # When the last failure showed first.
     failed_at: float = 0.0
     _recorded_step: float | None = None
+    _stepped: bool = False
     _signs: dict[str, float] = field(default_factory=dict)
 
     def apply(self, event: Event, *, phase: Phase, deaths: Mapping[str, float]) -> None:
         """Applies an event after the run has; `phase` is the furthest of any rank, `deaths` when nodes failed."""
         match event.kind:
             case "generation":
+                # Its conductor was killed as well, as that of a Slurm job whose batch host failed.
+                self.failures += self.is_stepping
                 # Between two Slurm jobs that continue one run, nothing runs either.
                 self.current = WAITING if self.seconds[STARTING] and not self.current else self.current
                 self._switch(STARTING, event.at)
@@ -113,11 +118,15 @@ class RunLedger:
         stuck = event.data.get("sign")
         sign = min([*signs, stuck if isinstance(stuck, int | float) else event.at, event.at])
         self.failed_at = max(sign, self.since)
+        self._stepped = self.is_stepping
         self._switch(DETECTION, sign)
         self._switch(STOPPING, event.at)
 
     def _apply_end(self, event: Event) -> None:
         over = event.kind == "finished"
+        if event.kind == "recovering":
+            self.failures += self._stepped
+            self._stepped = False
         self._switch("" if over else WAITING, event.at)
         step, saved, seconds = (event.data.get(name) for name in ("step", "saved", "step_seconds"))
         self._recorded_step = seconds if isinstance(seconds, int | float) else self._recorded_step
@@ -139,7 +148,8 @@ class RunLedger:
 def encode_earlier(ledger: RunLedger, began: float) -> str:
     """What ranks receive when a generation starts; `began` is when the run did, by the clock of their node."""
     seconds = {kind: round(spent, 3) for kind, spent in ledger.seconds.items() if spent}
-    return json.dumps({"began": began, "seconds": seconds, "reached": ledger.reached, "first": ledger.first})
+    steps = {"reached": ledger.reached, "first": ledger.first, "failures": ledger.failures}
+    return json.dumps({"began": began, "seconds": seconds, **steps})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +160,8 @@ class EarlierTime:
     # The furthest step that was reached, and the one that the run's first generation continued from.
     reached: int = 0
     first: int | None = None
+    # Generations that failed after their first step.
+    failures: int = 0
 
     @classmethod
     def of(cls, environ: Mapping[str, str], now: float) -> "EarlierTime":
@@ -160,7 +172,7 @@ class EarlierTime:
         seconds: dict[str, float] = content["seconds"]
         starting = max(0.0, now - content["began"] - sum(seconds.values()))
         seconds = {**seconds, STARTING: seconds.get(STARTING, 0.0) + starting}
-        return cls(seconds=seconds, reached=content["reached"], first=content["first"])
+        return cls(seconds=seconds, **{name: content[name] for name in ("reached", "first", "failures")})
 
 
 NOTHING_EARLIER = EarlierTime()

@@ -58,6 +58,8 @@ class CheckpointWriter:
         self.broken: set[str] = set()
         # The step of the newest complete one; training reads it from another thread.
         self.published: int | None = None
+        # Its directory, and the seconds that the save took; None for one that was resumed from.
+        self.newest: tuple[Path, float] | None = None
 
     def save(self, state: CheckpointState) -> list[str]:
         """Returns notes; an error is the same on all ranks, and leaves published checkpoints intact."""
@@ -72,7 +74,7 @@ class CheckpointWriter:
             raise
         about = {"serial": serial, "step": state.step, **state.about}
         self._group.run_collectively(lambda: self._publish(path, about, state.tensors, [line for line, _ in files]))
-        self.published = state.step
+        self.published, self.newest = state.step, (path, monotonic() - began)
         send_saved(name, serial, [draft.name for draft in drafts])
         size_text = format_size(sum(count for _, count in files))
         notes.append(f"saved step {state.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")

@@ -18,6 +18,7 @@ from torch import nn
 from aboard.core.plan.training_settings import Training
 from aboard.data.sampling.packed_sequences import compute_data_identity
 from aboard.train.checkpoint.background_save import BackgroundSave, CopyBarrier, TimeBooking
+from aboard.train.checkpoint.checkpoint_copies import measure_copying
 from aboard.train.checkpoint.checkpoint_folder import FolderLock
 from aboard.train.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
 from aboard.train.checkpoint.commit_marker import RunSettings
@@ -89,6 +90,13 @@ class CheckpointManager:
     def stalled(self) -> float:
         """The seconds that training has waited for saves so far, including those before optimizer steps."""
         return self._save_seconds + self._copied.waited
+
+    def measure_completion(self) -> float | None:
+        """The seconds of the newest save until it was complete, and copied as far as this rank's disk shows."""
+        if self._writer.newest is None:
+            return None
+        path, seconds = self._writer.newest
+        return seconds + (measure_copying(path) if self._copies else 0.0)
 
     def save(
         self,

@@ -1,7 +1,7 @@
 """The metrics of a log line: computed from a window of steps and their time, the same on every rank."""
 
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,17 @@ class MetricsMeter:
         self._peak = find_peak_flops(consensus.world.device)
         self._since = since
 
-    def line(self, window: LogWindow, progress: TrainingProgress, seconds: Mapping[TimeKind, float]) -> dict[str, Any]:
-        """Every rank must call it, since the loss is summed over all; seconds are means over ranks."""
+    def line(
+        self, window: LogWindow, progress: TrainingProgress, seconds: Mapping[TimeKind, float], told: Sequence[float]
+    ) -> tuple[dict[str, Any], list[float]]:
+        """Every rank must call it, since the loss is summed over all; seconds are means over ranks.
+
+        The second value has the sums of what ranks `told`.
+        """
         world = self._consensus.world
         memory = [0.0] * world.size
         memory[world.rank] = read_peak_memory(world.device)
-        loss, *sums = self._consensus.sums([window.loss, *seconds.values(), *memory])
+        loss, *sums = self._consensus.sums([window.loss, *seconds.values(), *memory, *told])
         spent: dict[TimeKind, float | None] = {kind: sums[place] / world.size for place, kind in enumerate(seconds)}
         working = max(1e-9, sum(sums[: len(seconds)]) / world.size - sum(spent[kind] or 0.0 for kind in _BESIDE))
         if not is_communication_visible(world):
@@ -38,7 +43,7 @@ class MetricsMeter:
         rate = (progress.tokens - self._since.tokens) / working
         own = rate / world.size
         self._since = progress
-        return {
+        line = {
             "loss": loss / window.supervised if window.supervised else None,
             "grad_norm": window.norm,
             "skipped": len(window.bad),
@@ -47,10 +52,11 @@ class MetricsMeter:
             "tokens_per_second": rate,
             "tokens_per_second_per_rank": own,
             "mfu": own * self._flops / self._peak if self._peak else None,
-            "memory": max(sums[len(seconds) :]),
+            "memory": max(sums[len(seconds) : len(seconds) + world.size]),
             "step_seconds": working / window.steps,
             "seconds": spent,
         }
+        return line, sums[len(seconds) + world.size :]
 
 
 def read_peak_memory(device: torch.device) -> float:
