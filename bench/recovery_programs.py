@@ -68,3 +68,55 @@ deadline = time.monotonic() + 600
 while count == 0 and time.monotonic() < deadline:
     time.sleep(0.1)
 """
+# Imported by Python at the start of each rank: waits at each step of the optimizer.
+WAIT = """
+import importlib.util, sys, time
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch.optim.adamw":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def load_slow(module):
+            load(module)
+            step = module.AdamW.step
+
+            def step_slowly(*args, **kwargs):
+                time.sleep({seconds})
+                return step(*args, **kwargs)
+
+            module.AdamW.step = step_slowly
+
+        spec.loader.exec_module = load_slow
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+# Imported by Python at the start of each rank: in the first attempt, the trainer on the chosen node fails once the file
+# `go` says so.
+SABOTAGE = """
+import os, pathlib, signal, sys, threading, time
+folder = pathlib.Path(__file__).parent
+
+def fail(*_):
+    how = (folder / "go").read_text().split()[0]
+    if how == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif how == "exit":
+        os._exit(7)
+    elif how == "memory":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79 GiB")
+    raise ValueError("expected 3 channels, got 4")
+
+def watch():
+    while not (folder / "go").exists() or (folder / "go").read_text().split()[1:] != [os.uname().nodename]:
+        time.sleep(0.1)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+
+if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and "aboard.train" in sys.orig_argv:
+    signal.signal(signal.SIGALRM, fail)
+    threading.Thread(target=watch, daemon=True).start()
+"""

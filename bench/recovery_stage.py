@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -22,6 +23,17 @@ FOLDER = "/shared/recovery"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "finetune"
 ENV = {"OMP_NUM_THREADS": "1"}
 POLL = 0.05
+PATIENCE = 240.0
+SEED = 33
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """Seconds from the command to the first step, from the failure to its detection, and to the next step."""
+
+    cold: float
+    detection: float
+    total: float
 
 
 class Stage:
@@ -73,9 +85,30 @@ class Stage:
 
     def find_rank(self, host: Host) -> int:
         """The process of the rank on this host, whoever launched it; 0 if there is none."""
-        marked = {pid for pid in host.pids() if any(word.startswith(b"RANK=") for word in read_environ(pid))}
+        pids = set(host.pids())
+        marked = {pid for pid in pids if any(word.startswith(b"RANK=") for word in read_environ(pid))}
         parents = process_tree.read_parents()
-        return min((pid for pid in marked if parents.get(pid) not in marked), default=0)
+        # What was a standby has no RANK in the environment that it was started with.
+        started = [
+            each["data"]["pid"]
+            for each in self.read_events()
+            if each["kind"] == "started" and each["node"] == host.name
+        ]
+        former = [pid for pid in pids if started and read_own_pid(pid) == started[-1]]
+        return min((pid for pid in marked if parents.get(pid) not in marked), default=max(former, default=0))
+
+    def favor_standbys(self) -> None:
+        """Two cores have ranks that never wait; on GPUs, the cores of a node are mostly idle."""
+        for host in self.box.nodes:
+            rank = self.find_rank(host) if host.on else 0
+            for thread in Path(f"/proc/{rank}/task").iterdir() if rank else ():
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
+
+    def count_standbys(self) -> int:
+        """The nodes of the newest run on which standbys wait."""
+        ready = [event["data"]["nodes"] for event in self.read_events() if event["kind"] == "standbys"]
+        return len(ready[-1]) if ready else 0
 
     def find_agent(self, host: Host, which: str) -> int:
         """The supervisor, guard or bridge on this host."""
@@ -104,6 +137,10 @@ class Stage:
             text = (self.find_run() / "events.jsonl").read_text().rpartition("\n")[0]
             return [json.loads(line) for line in text.splitlines()]
         return []
+
+    def find_event(self, kind: str, after: float = 0.0) -> float:
+        """When the newest run had the first such event after this time; 0 if it had none."""
+        return next((each["at"] for each in self.read_events() if each["kind"] == kind and each["at"] > after), 0.0)
 
     def read_lines(self, path: str) -> list[dict[str, Any]]:
         """The complete lines of a file of JSON lines on the shared disk."""
@@ -172,6 +209,12 @@ def read_proc(pid: int, name: str) -> bytes:
 
 def read_environ(pid: int) -> list[bytes]:
     return read_proc(pid, "environ").split(b"\0")
+
+
+def read_own_pid(pid: int) -> int:
+    """The process's id in its host; 0 if it is gone."""
+    words = read_proc(pid, "status").partition(b"NSpid:")[2].partition(b"\n")[0].split()
+    return int(words[-1]) if words else 0
 
 
 def measure_ledger(run: Path) -> tuple[dict[str, float], float]:

@@ -141,6 +141,29 @@ def test_a_killed_rank_costs_no_sample_and_standbys_take_over(four: Sandbox, fin
         assert losses[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
 
 
+@pytest.mark.nightly
+def test_the_standby_of_a_spare_takes_over_from_a_lost_node(four: Sandbox, finetuned: str) -> None:
+    """At once: the ranks that lost a peer have no grace, and memory is not estimated again for as many ranks."""
+    launches = Launches(four, folder=f"{_home(four)}/finetune-lost")
+    sets = [
+        word
+        for each in ("save_steps=2", "max_steps=100000", "num_train_epochs=null")
+        for word in ("--set", f"train.{each}")
+    ]
+    words = ("n[1-3]", "--spares", "1", *sets, "--env", "OMP_NUM_THREADS=1")
+    with _trains_until_standbys_wait(four, launches, "/shared/lost", *words, nodes=3) as (train, run):
+        with inject_temporarily(four, four.nodes[1], PowerLoss()):
+            wait_until(lambda: _count_attempts(launches, run) == 2 or train.ended, SECONDS, lambda: train.said)
+            wait_until(lambda: len(_list_starts(launches, run)) == 4 or train.ended, SECONDS, lambda: train.said)
+            four.head.run(["aboard", "stop", "--now", run], cwd=f"{_home(four)}/finetune", env=ENV)
+            train.wait(SECONDS)
+        said = train.said
+    assert _list_starts(launches, run) == [("n1", False), ("n2", False), ("n1", True), ("n3", True)], said
+    assert len(re.findall(r"^memory ", said, re.MULTILINE)) == 1, said
+    at = {each["kind"]: each["at"] for each in launches.events(run)}
+    assert at["recovering"] - at["deciding"] < 4, said
+
+
 def test_a_finished_training_starts_no_ranks_and_another_batch_is_refused(four: Sandbox, finetuned: str) -> None:
     """The same again says where the model is; a checkpoint is not continued with another batch, and no rank starts."""
     typed = ["aboard", "train", "--set", f"cluster.python={PYTHON}", *_sets("alone")]
@@ -209,9 +232,9 @@ def test_a_node_that_lacks_a_package_is_named_before_anything_starts(four: Sandb
 
 @contextmanager
 def _trains_until_standbys_wait(
-    four: Sandbox, launches: Launches, out: str, *words: str
+    four: Sandbox, launches: Launches, out: str, *words: str, nodes: int = 2
 ) -> Iterator[tuple[Going, str]]:
-    """A training whose standbys wait, and the name of its run."""
+    """A training whose standbys wait on this many nodes, and the name of its run."""
     known = launches.newest()
     argv = ["aboard", "train", *_sets(out), "--set", f"cluster.python={PYTHON}", *words]
 
@@ -222,7 +245,8 @@ def _trains_until_standbys_wait(
             with suppress(OSError):
                 for thread in Path(f"/proc/{pid}/task").iterdir():
                     os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
-        return train.ended or (run != known and any(each["kind"] == "standbys" for each in launches.events(run)))
+        ready = [each["data"]["nodes"] for each in launches.events(run) if each["kind"] == "standbys"]
+        return train.ended or (run != known and bool(ready) and len(ready[-1]) == nodes)
 
     with TemporaryFile("w+") as output:
         cwd = f"{_home(four)}/finetune"
@@ -234,6 +258,17 @@ def _trains_until_standbys_wait(
         finally:
             process.kill()
             process.wait()
+
+
+def _count_attempts(launches: Launches, run: str) -> int:
+    return sum(each["kind"] == "generation" for each in launches.events(run))
+
+
+def _list_starts(launches: Launches, run: str) -> list[tuple[str, bool]]:
+    """Where ranks started, attempt by attempt, and whether as standbys."""
+    starts = [each for each in launches.events(run) if each["kind"] == "started"]
+    found = [(each["node"], each["data"].get("standby", False)) for each in starts]
+    return [*sorted(found[:2]), *sorted(found[2:])]
 
 
 def _home(four: Sandbox) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from aboard.core.plan.plan import Plan
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.run.failure_classes import FailureClass
 from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings
 from aboard.diagnoses import NO_FIX, AboardError, Finding
@@ -37,10 +38,11 @@ class Nodes:
     async def check(self, names: Sequence[str]) -> list[Finding]:
         return [DOWN] if self.down & set(names) else []
 
-    async def load(self, name: str) -> None:
+    async def load(self, name: str) -> NodePlan:
         if name in self.full:
             raise AboardError(file_sync.DISK_FULL, f"{name} has no space", fix=NO_FIX)
         self.loaded.append(name)
+        return NodePlan(node=Node(name=name), starts=())
 
     async def plan(self, names: Sequence[str], *, resume: bool) -> Plan:
         if self.refused:
@@ -115,9 +117,10 @@ def test_spares_are_loaded_once_and_checked_again_and_again(monkeypatch: pytest.
         spares.start()
         await go_on()
         assert (spares.ready, nodes.loaded) == (["n3"], ["n3"])
+        assert [part.node.name for part in spares.parts] == ["n3"]
         nodes.down.add("n3")
         await go_on()
-        assert spares.ready == []
+        assert (spares.ready, spares.parts) == ([], [])
         nodes.down.clear()
         nodes.full.clear()
         await go_on()

@@ -95,6 +95,7 @@ class PreparationReporter:
         self._console = console
         self._config = config
         self._parts: tuple[PreparedDataset, ...] = ()
+        self._reported: tuple[object, ...] = ()
 
     def show_early_findings(self, cluster: Cluster, ranks: int | None) -> bool:
         """Whether there are any, after printing them."""
@@ -133,7 +134,12 @@ class PreparationReporter:
         nodes = len(preflight.nodes)
         training, ranks = preflight.training, preflight.world
         sequences = sum(part.sequences for part in self._parts)
-        self.say("train", describe_steps(training, ranks=ranks, nodes=nodes, sequences=sequences))
+        steps = describe_steps(training, ranks=ranks, nodes=nodes, sequences=sequences)
+        before, self._reported = self._reported, (steps, *findings)
+        if self._reported == before:
+            # The same with a spare in a node's place.
+            return
+        self.say("train", steps)
         mix = [(part.name, part.share, part.sequences) for part in self._parts if part.share is not None]
         if mix:
             self.say("mix", describe_mix(training, ranks=ranks, parts=mix))

@@ -327,7 +327,7 @@ class Conductor:
             await self._finish_copies(self._copies)
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
-        if (end.death or end.stuck) and self.plan.code:
+        if (end.death or end.stuck or self.run.generation.lost) and self.plan.code:
             # Our trainer can't save after it has lost a peer, or while one hangs.
             grace = 0.0
         if self._grace_limit is not None:
@@ -395,7 +395,8 @@ class Conductor:
             if self._lease.seconds > LOST_SECONDS:
                 self._sessions.silent_nodes.tick(self._sessions.by_node)
             self._messages.note_dropped()
-            self._sessions.open_standbys(self.plan)
+            spares = () if self._recovery is None else self._recovery.spares.parts
+            self._sessions.open_standbys(self.plan, spares)
             if began >= next_tick:
                 if not self._sessions.is_ending:
                     self.verdicts.watch.tick(self.run, time())

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import HeadEnvironment
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.core.plan.plan import Plan
+from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.plan.program import Program, ProgramKind, list_possible_paths
 from aboard.core.probes.check_subject import Subject
@@ -222,9 +222,15 @@ def _build_recovery(spec: LaunchSpec, plan: Plan, facts: Facts, dialer: NodeDial
                 await spec.payload.load(plans[key], dialer, resume=resume)
         return spec.payload.resume(plans[key]) if resume and spec.payload is not None else plans[key]
 
-    async def load_node(name: str) -> None:
+    async def load_node(name: str) -> NodePlan | None:
         if spec.payload is not None:
             await spec.payload.load_spare(facts.cluster.node(name), dialer)
+            # What starts there depends on how many ranks there are, hardly on whose place it takes.
+            names = [*(part.node.name for part in plan.parts[:-1]), name]
+            with suppress(AboardError):
+                taken = await _plan_part(spec, replace(facts, cluster=_select_nodes(facts.cluster, names)), plan.run)
+                return next((part for part in taken.parts if part.node.name == name), None)
+        return None
 
     return RunRecovery(spec.recovery, check_nodes=check_nodes, plan_nodes=plan_nodes, load_node=load_node)
 

@@ -1,7 +1,7 @@
 """The sessions with the nodes of a run: starts the ranks of each generation, and ends them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
@@ -44,7 +44,7 @@ class RunSessions:
         self._names: dict[str, int] = {}
         self._begun: set[str] = set()
         self._releasing: set[asyncio.Task[None]] = set()
-        self._standbys = StandbySessions(dialer, lease, lambda: messages.note("standbys")) if has_standbys else None
+        self._standbys = StandbySessions(dialer, lease, self._note_standbys) if has_standbys else None
 
     async def take_standbys(self, plan: Plan) -> dict[str, NodeSession]:
         """The sessions whose supervisors have standbys on nodes of the plan."""
@@ -94,13 +94,12 @@ class RunSessions:
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
 
-    def open_standbys(self, plan: Plan) -> None:
+    def open_standbys(self, plan: Plan, spares: Sequence[NodePlan]) -> None:
         """After the first step of all ranks: until then they need the node for themselves."""
         now = self._run.generation
-        if self._standbys is None or self.is_ending or self._standbys.are_open:
-            return
-        if now.phases[Phase.STEPS] == plan.world:
-            self._standbys.open(plan, lambda node: self._name_supervisor(node, now.number + 1))
+        if self._standbys is not None and not self.is_ending and now.phases[Phase.STEPS] == plan.world:
+            parts = [*plan.parts, *spares]
+            self._standbys.open(parts, plan.code, lambda node: self._name_supervisor(node, now.number + 1))
 
     async def end(self, grace: float) -> None:
         """Stops all ranks and receives their last output."""
@@ -211,6 +210,9 @@ class RunSessions:
         node, lost = session.node.name, SessionState.LOST.value
         if self.by_node.get(node) is session:
             self._messages.take(Event(node=node, seq=0, at=time(), kind=lost, data={"why": why}))
+
+    def _note_standbys(self, nodes: Sequence[str]) -> None:
+        self._messages.note("standbys", nodes=list(nodes))
 
     def _note_old_end(self, session: NodeSession) -> None:
         self._messages.note("old_ended", node=session.node.name)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from aboard.core.plan.plan import NodePlan
 from aboard.core.text.durations import MINUTE
 from aboard.diagnoses import AboardError, Finding
 
@@ -10,8 +11,8 @@ CHECK_SECONDS = 3.0 * MINUTE
 
 # The blocking findings of a quick check of these nodes.
 CheckNodes = Callable[[Sequence[str]], Awaitable[Sequence[Finding]]]
-# Sends the files of a run to one node.
-LoadNode = Callable[[str], Awaitable[None]]
+# Sends the files of a run to one node, and returns what would start there; None if that is not known yet.
+LoadNode = Callable[[str], Awaitable[NodePlan | None]]
 
 
 class SpareNodes:
@@ -24,12 +25,17 @@ class SpareNodes:
         self._check_nodes = check_nodes
         self._load_node = load_node
         self._unfit: set[str] = set()
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, NodePlan | None] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
     def ready(self) -> list[str]:
         return [name for name in self._names if name not in self._unfit]
+
+    @property
+    def parts(self) -> list[NodePlan]:
+        """What would start on those that have the files of the run."""
+        return [part for name in self.ready if (part := self._loaded.get(name)) is not None]
 
     def remove(self, names: Sequence[str]) -> None:
         """They have ranks now."""
@@ -64,11 +70,10 @@ class SpareNodes:
 
     async def _load(self, name: str) -> None:
         try:
-            await self._load_node(name)
+            self._loaded[name] = await self._load_node(name)
         except AboardError as error:
             self._report(name, error.seen)
         else:
-            self._loaded.add(name)
             self._report(name, "")
 
     def _report(self, name: str, why: str) -> None:

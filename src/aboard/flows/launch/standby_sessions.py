@@ -1,15 +1,15 @@
 """Opens the supervisors of the next generation early: on each node one process per slot does a rank's imports.
 
-They belong to the next supervisor because the present one ends all that carries its run id. A node whose supervisor or
-processes are lost meanwhile starts its ranks as usual.
+Spares have them as well. They belong to the next supervisor because the present one ends all that carries its run id. A
+node whose supervisor or processes are lost meanwhile starts its ranks as usual.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from secrets import token_hex
 
-from aboard.core.plan.plan import NodePlan, Plan
+from aboard.core.plan.plan import NodePlan
 from aboard.core.plan.rank_variables import STANDBY, list_torchrun_variables
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
@@ -21,31 +21,29 @@ END_SECONDS = 10.0
 
 
 class StandbySessions:
-    """Sessions with supervisors that have standbys, by node; `on_ready` is called once all of them wait."""
+    """Sessions with supervisors that have standbys, by node; `on_ready` gets their nodes once all wait."""
 
-    def __init__(self, dialer: NodeDialer, lease: Lease, on_ready: Callable[[], None]) -> None:
+    def __init__(self, dialer: NodeDialer, lease: Lease, on_ready: Callable[[Sequence[str]], None]) -> None:
         self._dialer = dialer
         self._lease = lease
         self._on_ready = on_ready
         self._sessions: dict[str, NodeSession] = {}
-        self._opening: asyncio.Future[list[None]] | None = None
+        # By node, since the last `take`; with how many processes that are not ready.
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._starting: dict[str, int] = {}
         self._ends: set[asyncio.Task[None]] = set()
-        self._starting = 0
 
-    @property
-    def are_open(self) -> bool:
-        """Whether `open` was called since the last `take`."""
-        return self._opening is not None
-
-    def open(self, plan: Plan, name: Callable[[str], str]) -> None:
-        """Starts a standby for each rank of the plan, in the background; `name` names a node's supervisor.
+    def open(self, parts: Iterable[NodePlan], code: bytes, name: Callable[[str], str]) -> None:
+        """Starts a standby for each rank in the background, once on each node; `name` names a node's supervisor.
 
         Containers are fixed when a process starts, so they have no standbys.
         """
-        parts = [part for part in plan.parts if part.node.name not in self._sessions]
-        parts = [part for part in parts if all(start.container is None for start in part.starts)]
-        self._starting = sum(len(part.starts) for part in parts)
-        self._opening = asyncio.gather(*(self._open(part, plan.code, name(part.node.name)) for part in parts))
+        for part in parts:
+            node = part.node.name
+            is_known = node in self._opening or node in self._sessions
+            if not is_known and all(start.container is None for start in part.starts):
+                self._starting[node] = len(part.starts)
+                self._opening[node] = asyncio.create_task(self._open(part, code, name(node)))
 
     async def take(self, nodes: Sequence[str]) -> dict[str, NodeSession]:
         """The open sessions with these nodes, which are the caller's from here on."""
@@ -76,25 +74,29 @@ class StandbySessions:
                 await session.start_standby(waiting, handed=list_torchrun_variables())
             self._sessions[part.node.name] = session
         except TransportError:
-            self._count_down(len(part.starts))
+            self._count_down(part.node.name, len(part.starts))
         finally:
             if self._sessions.get(part.node.name) is not session:
                 self._end_later(session)
 
     async def _stop_opening(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait([self._opening])
-            self._opening = None
+        opening, self._opening = self._opening, {}
+        self._starting.clear()
+        for task in opening.values():
+            task.cancel()
+        if opening:
+            await asyncio.wait(opening.values())
 
     def _take(self, event: Event) -> None:
         if event.kind == "standby":
-            self._count_down(1)
+            self._count_down(event.node, 1)
 
-    def _count_down(self, count: int) -> None:
-        self._starting -= count
-        if self._starting == 0:
-            self._on_ready()
+    def _count_down(self, node: str, count: int) -> None:
+        if node in self._starting:
+            self._starting[node] = max(0, self._starting[node] - count)
+            if not any(self._starting.values()):
+                self._starting.clear()
+                self._on_ready(list(self._sessions))
 
     def _end_later(self, session: NodeSession) -> None:
         task = asyncio.create_task(_end_session(session))

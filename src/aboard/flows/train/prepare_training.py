@@ -118,6 +118,7 @@ def add_training(
     typed_env: Mapping[str, str],
 ) -> LaunchSpec:
     """The launch with the training as payload and its subject among those to check, unless none is."""
+    estimates: dict[tuple[object, ...], RankMemoryNeeds] = {}
 
     async def estimate(
         training: Training,
@@ -125,8 +126,12 @@ def add_training(
         room: int | None,
         gpus: bool,  # noqa: FBT001 - a callback's argument
     ) -> RankMemoryNeeds | None:
+        # A spare in a node's place needs no other estimate, which takes an import of torch.
+        key = (training.bf16, *ranks.values(), room, gpus)
+        if key in estimates:
+            return estimates[key]
         try:
-            found = await estimate_memory(trainer, training, inputs.model, ranks, room, gpus=gpus)
+            found = estimates[key] = await estimate_memory(trainer, training, inputs.model, ranks, room, gpus=gpus)
         except AboardError as error:
             if error.code.startswith("adapter-"):
                 raise
