@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from aboard.agent.copies.file_server import FIRST_NODE
+from aboard.agent.copies.peer_files import FIRST_NODE
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch
