@@ -1,6 +1,11 @@
-"""What copies of checkpoints cost: CPU for each GB, how well the rate limit is held, and the steps of a training."""
+"""What copies of checkpoints cost: CPU for each GB, how well the rate limit is held, and the steps of a training.
 
+Section `power`: each of four hosts without a shared disk loses its power, and a blank spare takes its place.
+"""
+
+import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -12,13 +17,16 @@ from pathlib import Path
 from statistics import median
 from threading import Event, Thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aboard.core.plan.training_settings import Training
+from aboard.sandbox import Host
+from aboard.sandbox.host_setup.system_files import CREW_HOME
 from figures import Figures
 from figures import main as run_bench
+from recovery_stage import Stage
 from train import compute_interval
 
 if TYPE_CHECKING:
@@ -28,6 +36,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 GB = 1e9
 STEPS, WARM_UP, SAVE_STEPS = 120, 20, 20
 TURNS = 7
+# On each host's own disk.
+OUT = f"{CREW_HOME}/copies"
+NODES, POWER_STEPS, PATIENCE = 4, 60, 900.0
 
 
 def measure_cpu(figures: Figures, *, quick: bool) -> None:
@@ -156,12 +167,89 @@ def train_on_own_disk(training: Training) -> float:
     return float(times[-1] - times[WARM_UP]) / (len(times) - 1 - WARM_UP)
 
 
-def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the benches' common signature
-    """What copies of checkpoints cost, and whether their limit is held."""
-    from train_crew import Crew  # noqa: PLC0415 - of the tests
+def measure_power(figures: Figures, *, quick: bool) -> None:
+    """Full sharding on four hosts; the fifth is blank. Samples are compared with those of an undisturbed training."""
+    expected: dict[str, Any] = {}
+    right = 0
+    victims = range(1, 2 if quick else NODES + 1)
+    for victim in victims:
+        with Stage("power", NODES + 1) as stage:
+            stage.put_training()
+            if not expected:
+                expected = train_undisturbed(stage)
+            why = lose_power(stage, victim, expected)
+        right += not why
+        print(f"    n{victim}: {why or 'resumed from the newest copied checkpoint, and 0 samples differ'}", flush=True)
+    figures.add(f"of {len(victims)} hosts without power: not resumed, or other samples", len(victims) - right, 0)
 
+
+def train_undisturbed(stage: Stage) -> dict[str, Any]:
+    with stage.run(*build_command(stage, f"n[1-{NODES}]", f"{OUT}-undisturbed")) as run:
+        assert run.wait_end(PATIENCE) == 0, run.said
+    return read_marker(stage.box.nodes[0], f"{OUT}-undisturbed")
+
+
+def build_command(stage: Stage, nodes: str, out: str, *words: str) -> tuple[str, ...]:
+    settings = {"num_train_epochs": 200, "max_steps": POWER_STEPS, "save_steps": 4, "save_total_limit": 2}
+    own = {"sharding": "full", "output_dir": out}
+    return stage.train(nodes, "", *words, "--set", "recover.standby=false", **settings, **own)
+
+
+def lose_power(stage: Stage, victim: int, expected: dict[str, Any]) -> str:
+    """Cuts the power after a save; returns what is wrong, or ""."""
+    nodes = stage.box.nodes
+    partner = nodes[victim % NODES]
+    with stage.run(*build_command(stage, f"n[1-{NODES + 1}]", OUT, "--restarts", "2", "--spares", "1")) as run:
+        run.wait("a copied checkpoint", lambda: len(list_copied(partner)) > 1, PATIENCE)
+        nodes[victim - 1].kill_power()
+        newest = list_copied(partner)[-1]
+        code = run.wait_end(PATIENCE)
+        said = run.said
+    if code:
+        return f"exit code {code}: {said[-3000:]}"
+    if f"resumed from {OUT}/{newest}" not in said:
+        return f"not resumed from {newest}: {said[-3000:]}"
+    if not re.search(rf"of {newest} sent to 1 node, .* of it by other nodes", said):
+        return f"the parts of {newest} did not come from another node: {said[-3000:]}"
+    # Rank 0's node also has the metrics, which the spare got from the node that had a copy of them.
+    first = nodes[NODES if victim == 1 else 0]
+    found, steps = read_marker(first, OUT), read_steps(first)
+    if found["progress"] != expected["progress"] or steps != list(range(1, POWER_STEPS + 1)):
+        return f"other samples or steps: {found['progress']}, {expected['progress']}, {steps}"
+    return ""
+
+
+def list_copied(host: Host) -> list[str]:
+    """The checkpoints of which a host has its copies, the newest last."""
+    script = f'grep -l \'"state": "copied"\' {OUT}/step-*/copies.json'
+    return sorted(Path(path).parent.name for path in host.run(["sh", "-c", script]).stdout.split())
+
+
+def read_marker(host: Host, out: str) -> dict[str, Any]:
+    """The last checkpoint's marker."""
+    path = f"{out}/step-{POWER_STEPS:06d}/manifest.json"
+    marker: dict[str, Any] = json.loads(host.run(["cat", path]).stdout)
+    return marker
+
+
+def read_steps(host: Host) -> list[int]:
+    """The steps in metrics.jsonl, each once."""
+    lines = map(json.loads, host.run(["cat", f"{OUT}/metrics.jsonl"]).stdout.splitlines())
+    return [line["step"] for line in lines if "loss" in line]
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the benches' common signature
+    """What copies of checkpoints cost, whether their limit is held, and whether a lost host costs a sample."""
     measure_cpu(figures, quick=quick)
     measure_rate(figures, quick=quick)
+    measure_step_time(figures, quick)
+    if not quick:
+        measure_power(figures, quick=quick)
+
+
+def measure_step_time(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    from train_crew import Crew  # noqa: PLC0415 - of the tests
+
     crew = Crew()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -171,4 +259,13 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the benche
 
 
 if __name__ == "__main__":
-    run_bench("copies", measure)
+    run_bench(
+        "copies",
+        measure,
+        {
+            "cpu": lambda figures, quick: measure_cpu(figures, quick=quick),
+            "rate": lambda figures, quick: measure_rate(figures, quick=quick),
+            "steps": measure_step_time,
+            "power": lambda figures, quick: measure_power(figures, quick=quick),
+        },
+    )

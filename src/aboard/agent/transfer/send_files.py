@@ -16,6 +16,8 @@ from aboard.agent.transfer.root_folder import refuse_system_folder
 PAGE_ENTRIES = 500
 PAGE_CHARS = 1024 * 1024
 MOST_BYTES = 1024 * 1024
+# A marker for 512 ranks of a 70B model has 55 MB.
+MOST_MARKER = 256 << 20
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
@@ -43,6 +45,8 @@ class SendFiles:
         refuse_system_folder(path)
         if message["do"] == "list":
             return self._list(path, int(message["page"]), deadline)
+        if message["do"] == "marker":
+            return {"tail": self._summarize_marker(path, str(message["name"]))}
         if message["do"] == "sums":
             names = ["/".join(self._split_name(name)) for name in message["names"]]
             cache = self._sums.setdefault(path, HashCache(path))
@@ -97,6 +101,12 @@ class SendFiles:
             # Read to its end: somebody may remove it, and its space is to be free then.
             self._close_file()
         return data
+
+    def _summarize_marker(self, path: str, name: str) -> bytes:
+        from aboard.agent.copies.marker_summary import summarize_marker  # noqa: PLC0415 - only a resume needs it
+
+        with open(_open_file(self._root(path), self._split_name(name)), "rb") as file:
+            return summarize_marker(file.read(MOST_MARKER))
 
     def _close_file(self) -> None:
         if self._open[2] >= 0:
