@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 GB = 1e9
-STEPS, WARM_UP, SAVE_STEPS = 120, 20, 20
-TURNS = 7
+# A turn is the steps from one save to the next.
+SAVE_STEPS, TURNS = 20, 121
 # On each host's own disk.
 OUT = f"{CREW_HOME}/copies"
 NODES, POWER_STEPS, PATIENCE = 4, 60, 900.0
@@ -93,67 +93,70 @@ def count_cpu(act: Callable[[], object]) -> float:
 
 
 def measure_steps(figures: Figures, crew: "Crew", folder: Path, *, quick: bool) -> None:
-    """A training of two ranks with a disk each, which saves often: with copiers at their usual limit, and without."""
+    """A training of two ranks with a disk each: every other checkpoint is copied, until the next one is saved.
+
+    A turn with copying is compared with the mean of the turns before and after it.
+    """
     from tiny import MAX_LENGTH, tiny_data, tiny_model  # noqa: PLC0415 - of the tests; torch, which --help needs not
 
     crew.run(1, tiny_model, folder / "model")
-    data = tiny_data(folder / "data")
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(2 if quick else TURNS):
-        for copies in seconds:
-            out = folder / f"turn-{turn}-{copies}"
-            training = Training(
-                model=str(folder / "model"),
-                data=(data,),
-                output_dir=f"{out}/disk{{node}}",
-                max_length=MAX_LENGTH,
-                max_steps=STEPS,
-                logging_steps=1,
-                save_steps=SAVE_STEPS,
-                sharding="full",
-                bf16=False,
-                checkpoint_copies=int(copies),
-            )
-            with copy_continuously(out, active=copies):
-                seconds[copies] += crew.run(2, train_on_own_disk, training, nodes=2)[:1]
-    low, middle, high = compute_interval(np.array(seconds[True]) / np.array(seconds[False]))
-    times = f"{1e3 * median(seconds[True]):.1f} and {1e3 * median(seconds[False]):.1f} ms"
-    note = f"{times}; median of {len(seconds[True])} turns, 95 % within {low:.3f} to {high:.3f}"
+    turns = 21 if quick else TURNS
+    training = Training(
+        model=str(folder / "model"),
+        data=(tiny_data(folder / "data"),),
+        output_dir=f"{folder}/disk{{node}}",
+        max_length=MAX_LENGTH,
+        max_steps=(turns + 1) * SAVE_STEPS,
+        num_train_epochs=10_000,
+        logging_steps=1,
+        save_steps=SAVE_STEPS,
+        save_total_limit=1,
+        sharding="full",
+        bf16=False,
+    )
+    with copy_every_other(folder) as copied:
+        times = crew.run(2, train_on_own_disk, training, nodes=2, patience=PATIENCE)[0]
+    # The first turn, before the first save, is for warming up.
+    seconds = np.diff(times[SAVE_STEPS - 1 :: SAVE_STEPS])
+    with_copies, without = seconds[1::2], (seconds[:-1:2] + seconds[2::2]) / 2
+    low, middle, high = compute_interval(with_copies / without)
+    shown = f"{1e3 * np.median(with_copies) / SAVE_STEPS:.1f} and {1e3 * np.median(without) / SAVE_STEPS:.1f} ms"
+    note = f"{shown}; {len(with_copies)} turns, {len(copied)} copied, 95 % within {low:.3f} to {high:.3f}"
     figures.add("a step with copies of checkpoints / without", middle, 1.1, unit="×", note=note)
 
 
 @contextmanager
-def copy_continuously(out: Path, *, active: bool) -> Iterator[None]:
-    """Copiers of both disks, which are told of checkpoints ten times a second, unlike by a supervisor."""
+def copy_every_other(folder: Path) -> Iterator[list[str]]:
+    """Copiers of both disks at their usual limit, which are told of every other checkpoint; yields what is copied."""
     from copiers import run_copiers  # noqa: PLC0415 - of the tests
 
-    roots = [out / "disk0", out / "disk1"]
+    roots = [folder / "disk0", folder / "disk1"]
     for root in roots:
-        root.mkdir(parents=True)
-    if not active:
-        yield
-        return
-    over = Event()
+        root.mkdir()
+    over, copied = Event(), list[str]()
     with run_copiers(*roots, rate=200e6) as copiers:
 
         def tell() -> None:
-            while not over.wait(0.1):
-                for each in copiers:
-                    each.send("saved")
+            last = ""
+            while not over.wait(0.005):
+                newest = max((path.parent.name for path in roots[0].glob("step-*/manifest.json")), default="")
+                if newest > last and int(newest[5:]) // SAVE_STEPS % 2 == 0:
+                    for each in copiers:
+                        each.ask("saved")
+                last = newest
 
         telling = Thread(target=tell)
         telling.start()
         try:
-            yield
+            yield copied
         finally:
             over.set()
             telling.join()
-        for each in copiers:
-            assert each.ask("status", seconds=600)["pending"] == []
+        copied += [each["saved"]["checkpoint"] for each in copiers[1].reports if "saved" in each]
 
 
-def train_on_own_disk(training: Training) -> float:
-    """The mean seconds of a step after the first ones, with its share of what saves cost."""
+def train_on_own_disk(training: Training) -> list[float]:
+    """When each step ended, as node 0 knows it."""
     from train_cases import lines  # noqa: PLC0415 - torch, as above
 
     from engines_table import train_silently  # noqa: PLC0415 - as above
@@ -161,10 +164,7 @@ def train_on_own_disk(training: Training) -> float:
     node = os.environ.get("GROUP_RANK", "0")
     training = replace(training, output_dir=training.output_dir.format(node=node))
     train_silently(training)
-    if node != "0":
-        return 0.0
-    times = [line["time"] for line in lines(training) if "loss" in line]
-    return float(times[-1] - times[WARM_UP]) / (len(times) - 1 - WARM_UP)
+    return [] if node != "0" else [float(line["time"]) for line in lines(training) if "loss" in line]
 
 
 def measure_power(figures: Figures, *, quick: bool) -> None:

@@ -95,6 +95,8 @@ class SendCheckpoints(SendFiles):
 def serve_peer(link: socket.socket, root: str, pace: Pace) -> None:
     """Answers one peer, until it leaves or breaks the protocol."""
     with link, contextlib.suppress(OSError, ValueError):
+        # The end of a reply must not wait until the peer has acknowledged the rest.
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         serve_frames(link.fileno(), SendCheckpoints(root, pace), REQUEST_BYTES)
 
 
@@ -174,7 +176,9 @@ class PeerFiles:
         try:
             self._link.sendall(frames.pack(request))
             body = self._reader.read()
-            reply, data = frames.unpack_parts(body or b"")
+            if body is None:
+                raise PeerError("the connection ended")
+            reply, data = frames.unpack_parts(body)
         except BlockingIOError:
             raise PeerError("no data for %d s" % SILENT_SECONDS) from None
         except (OSError, ValueError) as error:
