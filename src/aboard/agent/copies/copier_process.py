@@ -234,7 +234,8 @@ class CopierProcess:
             record.close()
         self._retry, self._why = RETRY_SECONDS, ""
         names = [file.name for file in record.files]
-        self._send({"saved": {"checkpoint": checkpoint, "serial": record.serial, "files": names}})
+        if names:
+            self._send({"saved": {"checkpoint": checkpoint, "serial": record.serial, "files": names}})
         return True
 
     def _fetch_parts(self, record: CopyRecord) -> None:
