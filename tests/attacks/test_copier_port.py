@@ -57,9 +57,11 @@ def read(link: socket.socket, count: int) -> bytes:
     return data
 
 
-def ask(link: socket.socket, **request: object) -> dict[str, object]:
-    link.sendall(frames.pack(request))
-    return frames.unpack(read(link, int.from_bytes(read(link, 4), "big")))
+def ask(link: socket.socket, folder: str, name: str, at: int = 0) -> tuple[dict[str, object], bytes]:
+    """The reply to a request for the next 100 bytes of a file, and these bytes."""
+    link.sendall(frames.pack({"do": "read", "folder": folder, "name": name, "at": at, "bytes": 100}))
+    reply, tail = frames.unpack_parts(read(link, int.from_bytes(read(link, 4), "big")))
+    return reply, bytes(tail)
 
 
 def test_a_stranger_at_a_copiers_port_gets_no_byte_of_a_checkpoint(copier: CopierProcess) -> None:
@@ -76,16 +78,18 @@ def test_a_stranger_at_a_copiers_port_gets_no_byte_of_a_checkpoint(copier: Copie
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
-        (STEP, "../../key"),
-        (STEP, "rank-link"),
-        (STEP, "rank-pipe"),
-        (STEP, "copies.json"),
-        ("../", "key"),
-        ("step-000003", "rank-00000-000.safetensors"),
+        ("", f"{STEP}/../../key"),
+        ("", f"{STEP}/rank-link"),
+        ("", f"{STEP}/rank-pipe"),
+        ("", f"{STEP}/copies.json"),
+        ("", "step-000003/rank-00000-000.safetensors"),
         ("", "other"),
         ("", "../key"),
         ("", "trackers/key"),
+        ("../", "metrics.jsonl"),
+        (STEP, "rank-00000-000.safetensors"),
         (".first-node", "../other"),
+        (".first-node", "metrics.jsonl"),
     ],
 )
 def test_a_peer_reads_nothing_but_checkpoints(copier: CopierProcess, folder: str, name: str) -> None:
@@ -93,18 +97,35 @@ def test_a_peer_reads_nothing_but_checkpoints(copier: CopierProcess, folder: str
     link, proof = connect(copier.port, KEY)
     with link:
         assert len(proof) == 32
-        assert "error" in ask(link, folder=folder, name=name, at=0)
-        good = ask(link, folder=STEP, name="rank-00000-000.safetensors", at=990)
-        assert good == {"bytes": 10}
-        assert len(read(link, 10)) == 10
+        reply, data = ask(link, folder, name)
+        assert ("error" in reply or "failed" in reply, data) == (True, b"")
+        _reply, data = ask(link, "", f"{STEP}/rank-00000-000.safetensors", at=990)
+        assert len(data) == 10
+
+
+@pytest.mark.parametrize("do", ["sums", "leave", "tree-list", "receive"])
+def test_a_peer_can_only_list_and_read(copier: CopierProcess, do: str) -> None:
+    """What the head may ask a file reader for is more; and a list has neither links nor other files."""
+    link, _proof = connect(copier.port, KEY)
+    with link:
+        link.sendall(frames.pack({"do": do, "folder": "", "names": ["other"]}))
+        assert "error" in frames.unpack(read(link, int.from_bytes(read(link, 4), "big")))
+        link.sendall(frames.pack({"do": "list", "folder": "", "page": 0}))
+        listed = frames.unpack(read(link, int.from_bytes(read(link, 4), "big")))
+    assert [(name, kind) for name, kind, *_rest in listed["entries"]] == [("trackers", "link")]
 
 
 def test_a_peer_that_asks_for_garbage_is_dropped(copier: CopierProcess) -> None:
-    for garbage in (b"\xff" * 64, frames.pack({"folder": 1}) * 2000, frames.pack({"at": "x"})):
+    for garbage in (b"\xff" * 64, frames.pack({"x": "x" * 9000}), frames.pack({"at": "x"})[:-1] + b"x"):
         link, _proof = connect(copier.port, KEY)
         with link:
             link.sendall(garbage)
-            assert b"secret" not in read(link, 10_000 if garbage[:1] == b"\xff" else 4)
+            assert read(link, 10_000) == b""
+    for garbage in (frames.pack({"folder": 1}), frames.pack({"at": "x"}), frames.pack({"do": "read", "bytes": "x"})):
+        link, _proof = connect(copier.port, KEY)
+        with link:
+            link.sendall(garbage)
+            assert "error" in frames.unpack(read(link, int.from_bytes(read(link, 4), "big")))
     link, proof = connect(copier.port, KEY)
     link.close()
     assert len(proof) == 32
@@ -139,18 +160,22 @@ class LyingPeer:
 
 
 def send_endless_file(link: socket.socket) -> None:
-    link.sendall(frames.pack({"bytes": 10**12}) + b"x" * 100_000)
+    link.sendall((2**32 - 1).to_bytes(4, "big") + b"x" * 100_000)
 
 
 def send_other_content(link: socket.socket) -> None:
-    link.sendall(frames.pack({"bytes": 1000}) + b"x" * 1000)
+    link.sendall(frames.pack_tailed({}, b"x" * 1000))
 
 
-def send_more_than_announced(link: socket.socket) -> None:
-    link.sendall(frames.pack({"bytes": 1000}) + b"x" * 100_000)
+def send_more_than_asked_for(link: socket.socket) -> None:
+    link.sendall(frames.pack_tailed({}, b"x" * 100_000))
 
 
-@pytest.mark.parametrize("lie", [send_endless_file, send_other_content, send_more_than_announced])
+def send_nothing(link: socket.socket) -> None:
+    link.sendall(frames.pack_tailed({}, b""))
+
+
+@pytest.mark.parametrize("lie", [send_endless_file, send_other_content, send_more_than_asked_for, send_nothing])
 def test_a_peer_that_lies_about_a_part_writes_no_file(tmp_path: Path, lie: Callable[[socket.socket], None]) -> None:
     """Size and hash are those of the record on this disk; what comes beyond it is not read."""
     root = tmp_path / "out"

@@ -18,12 +18,13 @@ pytestmark = [pytest.mark.ground, pytest.mark.nightly, pytest.mark.xdist_group("
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune"
 STEPS = 24
+MARKER = f"step-{STEPS:06d}/manifest.json"
 SECONDS = 600
-# On each host's own disk.
+# Below each host's own home.
 OUT = f"{CREW_HOME}/copies"
 SETS = (
     *(f"cluster.python={PYTHON}", f"train.max_steps={STEPS}", "train.save_steps=2", "train.save_total_limit=1"),
-    *("train.eval_steps=null", "train.sharding=full", "train.num_train_epochs=50"),
+    *("train.eval_steps=null", "train.num_train_epochs=50"),
 )
 
 
@@ -53,44 +54,76 @@ class Training:
     def set(*more: str) -> list[str]:
         return [word for each in (*SETS, *more) for word in ("--set", each)]
 
-    def find_copied(self, host: Any) -> list[str]:
+    def find_copied(self, host: Any, out: str) -> list[str]:
         """The checkpoints of which a host has its copies, the newest last."""
-        script = f'grep -l \'"state": "copied"\' {OUT}/step-*/copies.json'
-        found = host.run(["sh", "-c", script]).stdout.split()
+        found = host.run(["sh", "-c", f'grep -l \'"state": "copied"\' {out}/step-*/copies.json']).stdout.split()
         return sorted(Path(path).parent.name for path in found)
+
+    def find_saved(self, host: Any, out: str) -> list[str]:
+        found = host.run(["sh", "-c", f"ls {out}/step-*/manifest.json"]).stdout.split()
+        return sorted(Path(path).parent.name for path in found)
+
+    def export(self, run: str, to: str) -> str:
+        """The hash of the exported weights, which are equal bit by bit."""
+        self.run("aboard", "export", run, "--to", to)
+        return self.run("sh", "-c", f"cat {to}/*.safetensors | sha256sum")
 
 
 @pytest.fixture(scope="module")
 def training() -> Iterator[Training]:
-    with build_sandbox("copies", nodes=3, slots=1) as made:
+    with build_sandbox("copies", nodes=3, slots=2) as made:
         yield Training(Launches(made))
 
 
-def test_a_blank_spare_continues_from_the_newest_copied_checkpoint(training: Training) -> None:
-    """The lost node's part comes from its partner, not through the head, and no sample is lost or repeated."""
-    nodes, launches = training.box.nodes, training.launches
-    words = ("n[1-3]", "--restarts", "2", "--spares", "1", "--env", "OMP_NUM_THREADS=1")
-    alone = training.set("train.output_dir=alone", "train.save_steps=null")
-    with launches.going("train", *alone) as undisturbed:
-        with launches.going("train", *words, *training.set(f"train.output_dir={OUT}")) as going:
-            wait_until(lambda: training.find_copied(nodes[0]), SECONDS, lambda: going.said)
-            with inject_temporarily(training.box, nodes[1], PowerLoss()):
-                newest = training.find_copied(nodes[0])[-1]
-                assert going.wait(SECONDS) == 0, going.said
-                said = going.said
-        assert undisturbed.wait(SECONDS) == 0, undisturbed.said
-    assert f"resumed from {OUT}/{newest}" in said, said
+@pytest.fixture(scope="module")
+def undisturbed(training: Training) -> Any:
+    """The progress of a training on the head, to which samples are the same whatever the layout."""
+    training.run("aboard", "train", *training.set("train.output_dir=alone", "train.save_steps=null"))
+    return read_progress(training.run("cat", f"alone/{MARKER}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "lost", "sets"),
+    [
+        ("full", 1, 1, ["train.sharding=full"]),
+        ("lora", 1, 1, ["train.sharding=full", "train.adapter={type: lora, r: 16}"]),
+        ("hybrid", 2, 0, ["train.sharding=hybrid"]),
+    ],
+)
+def test_a_blank_spare_continues_from_the_newest_copied_checkpoint(
+    training: Training, undisturbed: Any, name: str, ranks: int, lost: int, sets: list[str]
+) -> None:
+    """The lost node's part comes from its partner, not through the head, and no sample is lost or repeated.
+
+    In the end one node has, with its copies, all that an export needs.
+    """
+    nodes, launches, out = training.box.nodes, training.launches, f"{OUT}-{name}"
+    partner = nodes[1 - lost]
+    words = ("n[1-3]", "--ranks", str(ranks), "--restarts", "2", "--spares", "1", "--env", "OMP_NUM_THREADS=1")
+    with launches.going("train", *words, *training.set(*sets, f"train.output_dir={out}")) as going:
+        wait_until(lambda: training.find_copied(partner, out), SECONDS, lambda: going.said)
+        run = launches.newest()
+        with inject_temporarily(training.box, nodes[lost], PowerLoss()):
+            copied = training.find_copied(partner, out)[-1]
+            # Each replica of hybrid sharding has everything.
+            newest = training.find_saved(partner, out)[-1] if name == "hybrid" else copied
+            assert going.wait(SECONDS) == 0, going.said
+            said = going.said
+    assert f"resumed from {out}/{newest}" in said, said
     assert re.search(rf"of {newest} sent to 1 node, .* of it by other nodes", said), said
-    marker = f"step-{STEPS:06d}/manifest.json"
-    disturbed = training.run_on(nodes[2], "cat", f"{OUT}/{marker}")
-    assert read_progress(disturbed) == read_progress(training.run("cat", f"alone/{marker}"))
-    # Rank 0's node was not lost: its metrics are those of one training, and the spare has a copy.
-    steps = [json.loads(line)["step"] for line in training.run_on(nodes[0], "cat", f"{OUT}/metrics.jsonl").splitlines()]
-    assert sorted(set(steps)) == list(range(1, STEPS + 1))
+    assert read_progress(training.run_on(nodes[2], "cat", f"{out}/{MARKER}")) == undisturbed
+    # The metrics are those of one training; if rank 0's node was lost, up to the last copied checkpoint, and the rest.
+    first = nodes[0] if lost else nodes[2]
+    steps = {json.loads(line)["step"] for line in training.run_on(first, "cat", f"{out}/metrics.jsonl").splitlines()}
+    kept, resumed = (int(each.removeprefix("step-")) for each in (newest if lost else copied, newest))
+    assert steps >= {*range(1, kept + 1), *range(resumed + 1, STEPS + 1)}
     # After the last save, the run waited for its copies.
-    for node in (nodes[0], nodes[2]):
-        assert training.find_copied(node)[-1] == f"step-{STEPS:06d}"
+    for node in [partner] if name == "hybrid" else [partner, nodes[2]]:
+        assert training.find_copied(node, out)[-1] == f"step-{STEPS:06d}"
     assert "checkpoint-not-copied" not in said
+    exported = training.export(run, f"{name}-from-both")
+    with inject_temporarily(training.box, partner, PowerLoss()):
+        assert training.export(run, f"{name}-from-one") == exported
 
 
 def read_progress(marker: str) -> Any:

@@ -115,13 +115,18 @@ def test_the_newest_copied_checkpoint_stays(crew: Crew, settled: Settled, tmp_pa
         assert left == ["step-000001", "step-000002"]
 
 
-def test_without_copies_or_with_replicas_nothing_is_to_be_copied(crew: Crew, settled: Settled, tmp_path: Path) -> None:
-    """`checkpoint_copies: 0` turns it off, and disks that have everything need nothing."""
+def test_without_copies_or_with_replicas_no_part_is_to_be_copied(crew: Crew, settled: Settled, tmp_path: Path) -> None:
+    """`checkpoint_copies: 0` turns it off, and disks that have everything need only the metrics of rank 0's."""
     for changed in ({"sharding": "full", "checkpoint_copies": 0}, {"sharding": "none"}):
         folder = tmp_path / str(changed["sharding"])
         crew.run(2, save_cases.save, settled(global_batch_size=4, **changed), 1, f"{folder}/disk{{node}}", nodes=2)
         assert len(list(folder.glob("disk*/step-000001/manifest.json"))) == 2
-        assert not list(folder.glob("disk*/step-000001/copies.json"))
+        records = list(folder.glob("disk*/step-000001/copies.json"))
+        if changed["sharding"] == "full":
+            assert records == []
+        else:
+            (record,) = map(json.loads, map(Path.read_text, records))
+            assert (record["leader"], record["source"], record["files"]) == (1, 0, [])
 
 
 def test_what_lies_on_another_node_is_asked_for_by_name(crew: Crew, settled: Settled, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """Checkpoints without a shared disk: gathered from agents with homes of their own, and shared among them."""
 
 import asyncio
+import random
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from node_homes import HomeTransport
 
+from aboard.agent.copies.marker_summary import summarize_marker
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
@@ -31,6 +34,7 @@ from aboard.train.checkpoint.commit_marker import (
     format_file_line,
     format_marker,
     parse_marker,
+    parse_marker_summary,
 )
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.transport import ByteStream, OnPhase
@@ -51,6 +55,42 @@ class PartlyOff(HomeTransport):
         if node.name in self._off:
             raise Unreachable(UnreachableReason.NO_ROUTE, f"{node.name}: no route to host")
         return await super().open(node, on_phase)
+
+
+class CountedStream:
+    """A stream that counts what the head sends and gets, but not the agent's source."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self.bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def read(self, size: int) -> bytes:
+        data = await self._stream.read(size)
+        self.bytes += len(data)
+        return data
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.bytes += len(data) if self.bytes else 0
+        self._stream.write(data)
+
+
+class CountingHead(PartlyOff):
+    """As PartlyOff, and it counts what goes through the head."""
+
+    def __init__(self, homes: Path, off: Sequence[str]) -> None:
+        super().__init__(homes, off)
+        self._streams: list[CountedStream] = []
+
+    @property
+    def bytes(self) -> int:
+        return sum(stream.bytes for stream in self._streams)
+
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
+        self._streams.append(CountedStream(await super().open(node, on_phase)))
+        return cast("ByteStream", self._streams[-1])
 
 
 def part_content(rank: int, step: int) -> bytes:
@@ -245,6 +285,7 @@ def share(
     off: Sequence[str] = (),
     recorded: RecordedTraining | None = None,
     address: str | None = None,
+    head: PartlyOff | None = None,
     **settings: Any,
 ) -> ShareResult | None:
     training = Training(
@@ -262,7 +303,7 @@ def share(
         yield lambda _progress: None
 
     async def main() -> ShareResult | None:
-        dialer = NodeDialer(lambda _node: PartlyOff(tmp_path, off))
+        dialer = NodeDialer(lambda _node: head or PartlyOff(tmp_path, off))
         try:
             return await share_checkpoint(request, dialer, ShareProgress(receiving=listening, sending=listening))
         finally:
@@ -357,6 +398,60 @@ def test_one_checkpoint_by_name_is_shared(tmp_path: Path) -> None:
     assert done is not None
     assert done.name == "step-000002"
     assert contents(tmp_path / "n1" / OUT / "step-000002") == both(2)
+
+
+@pytest.mark.parametrize(
+    ("each", "megabytes"), [pytest.param(8, 2, marks=pytest.mark.ci), pytest.param(256, 90, marks=pytest.mark.nightly)]
+)
+def test_a_restart_takes_less_than_a_megabyte_through_the_head(tmp_path: Path, each: int, megabytes: int) -> None:
+    """A spare takes the place of a node whose ranks' parts were copied: also the marker comes from the other node."""
+    ranks = {rank: f"n{1 + rank // each}" for rank in range(2 * each)}
+    files = [replace(part_file(rank, node, 4, copies=False), disk=rank // each * each) for rank, node in ranks.items()]
+    # As a model of 70 billion parameters has them.
+    names = [
+        f"optimizer/model.layers.{layer}.mlp.projection_{at}.weight/exp_avg" for layer in range(80) for at in range(27)
+    ]
+    files = [replace(file, slices=dict.fromkeys(names, ((file.rank * 1024, 0), (1024, 8192)))) for file in files]
+    text = _format_marker_of(files, world=2 * each)
+    assert len(text) > megabytes * 1e6
+    folder = tmp_path / "n2" / OUT / "step-000004"
+    folder.mkdir(parents=True)
+    for file in files:
+        (folder / file.name).write_bytes(part_content(file.rank, 4))
+    (folder / "manifest.json").write_bytes(text)
+    spare = {rank: node.replace("n1", "n3") for rank, node in ranks.items()}
+    head = CountingHead(tmp_path, ["n1"])
+    done = share(tmp_path, spare, address="127.0.0.1", head=head)
+    assert done is not None
+    assert (done.sent, done.nodes) == (0, ("n3",))
+    made = tmp_path / "n3" / OUT / "step-000004"
+    assert {path.name for path in made.glob("rank-*")} == {file.name for file in files[:each]}
+    assert (made / "manifest.json").read_bytes() == text
+    assert head.bytes < 1e6, f"{head.bytes:,} bytes, for a marker of {len(text):,}"
+
+
+@pytest.mark.ci
+def test_a_summary_of_a_marker_selects_the_same_files() -> None:
+    """Whatever slices the files share, and whatever is held or available; a damaged marker has none."""
+    draw = random.Random(33)  # noqa: S311 - no secrets
+    slices = [(f"model/w{number}", ((number,), (1,))) for number in range(12)]
+    for _ in range(50):
+        files = [
+            replace(part_file(rank, "n1", 1, copies=False), slices=dict(draw.sample(slices, draw.randint(0, 6))))
+            for rank in range(6)
+        ]
+        text = _format_marker_of(files, world=6)
+        full, names = parse_marker(text), [file.name for file in files]
+        brief, size, digest = parse_marker_summary(zlib.decompress(summarize_marker(text)))
+        assert (size, digest) == (len(text), sha256(text).hexdigest())
+        held, available = (draw.sample(names, draw.randint(0, 6)) for _ in range(2))
+        found = [select_parts(each, list_slices(each.files), held=held, available=available) for each in (full, brief)]
+        assert [[file.name for file in one.files] for one in found[:1]] == [
+            [file.name for file in one.files] for one in found[1:]
+        ]
+        assert {file.name for file in found[0].lacking} == {file.name for file in found[1].lacking}
+    for damaged in (text[:-1], text.replace(b"rank", b"junk", 1), b"", b"{}"):
+        assert summarize_marker(damaged) == b""
 
 
 def test_parts_by_slices() -> None:

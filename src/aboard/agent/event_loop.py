@@ -30,10 +30,11 @@ class EventLoop:
         self._count = 0
         self._running = True
         self._signals: dict[int, Callback] = {}
-        self._wake, wake_end = os.pipe()
-        for end in (self._wake, wake_end):
+        self._calls: list[Callback] = []
+        self._wake, self._wake_end = os.pipe()
+        for end in (self._wake, self._wake_end):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         self.on_readable(self._wake, self._run_signal_callbacks)
 
     def on_readable(self, fd: int, callback: Callback | None) -> None:
@@ -54,6 +55,12 @@ class EventLoop:
     def later(self, seconds: float, callback: Callback) -> None:
         self._count += 1
         heapq.heappush(self._timers, (time.monotonic() + seconds, self._count, callback))
+
+    def call_from_thread(self, callback: Callback) -> None:
+        """Runs it in the loop's thread, soon."""
+        self._calls.append(callback)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_end, b"\0")
 
     def stop(self) -> None:
         self._running = False
@@ -89,3 +96,5 @@ class EventLoop:
                 callback = self._signals.get(number)
                 if callback is not None:
                     callback()
+        while self._calls:
+            self._calls.pop(0)()

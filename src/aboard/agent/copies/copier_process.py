@@ -10,13 +10,24 @@ import contextlib
 import errno
 import os
 import socket
+import threading
+import time
 from collections import deque
+from queue import SimpleQueue
 
 from aboard.agent import frames
 from aboard.agent.channel import Channel
 from aboard.agent.copies.copy_record import COPIED, COPYING, FULL, CopyRecord, WantedFile, list_records
-from aboard.agent.copies.file_fetch import FileFetch, PeerLost, PeerRefused, WrongContent
-from aboard.agent.copies.file_server import FIRST_NODE, FileServer, Pace
+from aboard.agent.copies.peer_files import (
+    FIRST_NODE,
+    SILENT_SECONDS,
+    Pace,
+    PeerError,
+    PeerFiles,
+    PeerRefused,
+    WrongContent,
+    serve_peer,
+)
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.network.peer_listener import bind_listener
 from aboard.agent.transfer.file_names import describe_failure
@@ -27,14 +38,15 @@ from aboard.agent.transfer.root_folder import open_folder
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+    from typing import Union
+
+    Dialed = Union[socket.socket, str]
 
 CONNECT_SECONDS = 5.0
 # Between attempts, doubled up to the second.
 RETRY_SECONDS, MOST_RETRY_SECONDS = 0.5, 15.0
 NICENESS = 10
-# Of files without a hash, so that a peer can't fill the disk.
-MOST_BESIDE_BYTES = 4 << 30
 
 
 def serve_copies(fd: int, listener: socket.socket | None = None) -> None:
@@ -51,33 +63,31 @@ def open_listener(address: str) -> socket.socket:
 
 
 class CopierProcess:
-    """The parent's requests: open, peers, saved, fetch, status. One file is fetched at a time."""
+    """The parent's requests: open, peers, saved, fetch, status. A thread fetches; each peer is served by another."""
 
     def __init__(self, loop: EventLoop, fd: int, listener: socket.socket | None) -> None:
         self._loop = loop
         self._channel = Channel(loop, (fd, fd), self._take, loop.stop)
         self._acceptor = PeerAcceptor(loop, self._serve, lambda: len(self._served))
         self._listener = listener
-        self._served: set[FileServer] = set()
+        self._served: set[socket.socket] = set()
         self._pace = Pace(0)
         self._key, self._me = b"", -1
-        self._root, self._root_fd = "", -1
+        self._root = ""
         # By number: where a peer listens; and which peer has a rank.
         self._addresses: dict[int, tuple[str, int]] = {}
         self._node_by_rank: dict[int, int] = {}
-        self._links: dict[int, FileFetch] = {}
-        self._record: CopyRecord | None = None
-        # Checkpoints that their source no longer has, or that are not for this disk any more.
+        self._peers: dict[int, PeerFiles] = {}
+        # Checkpoints that their source no longer has.
         self._skipped: set[str] = set()
         self._orders: deque[tuple[str, WantedFile, list[int]]] = deque()
         self._lacking: list[list[str]] = []
         # The peer with a copy of what rank 0's node has beside the checkpoints, if the head wants it here.
         self._beside: int | None = None
-        self._fetched = 0
-        self._is_busy = False
-        self._retry = RETRY_SECONDS
-        self._why = ""
+        self._why, self._retry = "", RETRY_SECONDS
         self._waiting: frames.Message | None = None
+        self._wake = threading.Event()
+        threading.Thread(target=self._work, daemon=True).start()
 
     # -- requests of the parent ----------------------------------------------------------------------------
 
@@ -100,22 +110,19 @@ class CopierProcess:
             for number, host, port, ranks in message["peers"]:
                 self._addresses[int(number)] = (str(host), int(port))
                 self._node_by_rank.update((int(rank), int(number)) for rank in ranks)
-            self._go_on()
-        elif do == "saved":
-            self._go_on()
         elif do == "fetch":
-            for checkpoint, name, size, sha256, peers in message["files"]:
-                self._orders.append((str(checkpoint), WantedFile(name, size, sha256), [int(peer) for peer in peers]))
             if message.get("beside") is not None:
                 self._beside = int(message["beside"])
-            self._go_on()
+            for checkpoint, name, size, sha256, peers in message["files"]:
+                self._orders.append((str(checkpoint), WantedFile(name, size, sha256), [int(peer) for peer in peers]))
         elif do == "status":
             self._waiting = message
             self._loop.later(float(message["seconds"]), lambda: self._report(message))
             self._report_idle()
             return None
-        else:
+        elif do == "leave":
             self._loop.later(0, self._loop.stop)
+        self._wake.set()
         return {}
 
     def _open(self, message: frames.Message) -> frames.Message:
@@ -129,259 +136,196 @@ class CopierProcess:
         return {"address": self._listener.getsockname()[0], "port": self._listener.getsockname()[1]}
 
     def _serve(self, link: socket.socket, _peer: int) -> None:
-        self._served.add(FileServer(self._loop, link, self._root, self._pace, self._served.discard))
+        def serve() -> None:
+            serve_peer(link, self._root, self._pace)
+            self._served.discard(link)
+
+        self._served.add(link)
+        threading.Thread(target=serve, daemon=True).start()
 
     def _report_idle(self) -> None:
-        is_idle = not self._is_busy and not self._orders and self._beside is None
-        if self._waiting is not None and is_idle and not self._list_open():
+        if self._waiting is not None and not self._orders and self._beside is None and not self._list_pending():
             self._report(self._waiting)
 
     def _report(self, message: frames.Message) -> None:
         if self._waiting is not message:
             return
         self._waiting = None
-        pending = [
-            [record.checkpoint, sum(file.size for file in record.list_missing())] for record in self._list_open()
-        ]
         lacking, self._lacking = self._lacking, []
-        answer = {
-            "pending": pending,
-            "why": self._why,
-            "lacking": lacking,
-            "left": len(self._orders) + self._is_busy + (self._beside is not None),
-        }
-        answer["fetched"] = self._fetched + sum(link.received for link in self._links.values())
+        left = len(self._orders) + (self._beside is not None)
+        answer = {"pending": self._list_pending(), "lacking": lacking, "left": left}
         self._channel.send(dict(answer, re=message.get("id")))
 
-    # -- what to fetch next ----------------------------------------------------------------------------------
+    # -- the thread that fetches -----------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        """Starts the next file, unless one is under way."""
-        if self._is_busy:
-            return
-        try:
-            if self._orders:
-                self._follow_order()
-            elif self._beside is not None:
-                peer, self._beside, self._is_busy = self._beside, None, True
-                self._fetch_beside(peer, FIRST_NODE, "", self._end_order)
-            elif self._addresses:
-                self._copy_newest()
-        except OSError as error:
-            # The checkpoint was removed meanwhile, or the disk fails: the ranks say more about it.
-            self._give_up(error)
-        self._report_idle()
+    def _work(self) -> None:
+        """Fetches what is wanted, one file after the other, then waits for more; after a failure, tries again later."""
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while not self._fetch_all():
+                self._wake.wait(self._retry)
+                self._wake.clear()
+                self._retry = min(MOST_RETRY_SECONDS, 2 * self._retry)
+            self._loop.call_from_thread(self._report_idle)
 
-    def _end_order(self) -> None:
-        self._is_busy = False
-        self._loop.later(0, self._go_on)
-
-    def _follow_order(self) -> None:
-        """A file that the head wants; the next peer is asked for it if one can't send it."""
-        checkpoint, file, peers = self._orders[0]
-        folder = open_folder(os.path.join(self._root, checkpoint), make=True)
-        if file.is_in(folder) or not peers:
-            if not file.is_in(folder):
-                self._lacking.append([checkpoint, file.name, self._why[:200]])
-            os.close(folder)
+    def _fetch_all(self) -> bool:
+        """False after a failure."""
+        while self._orders:
+            self._follow_order(*self._orders[0])
             self._orders.popleft()
-            self._loop.later(0, self._go_on)
-            return
-        peer = peers.pop(0)
+        if self._beside is not None:
+            self._fetch_beside(self._beside, FIRST_NODE, self._root)
+            self._beside = None
+        while pending := self._list_pending():
+            if not self._copy(str(pending[0][0])):
+                return False
+        return True
 
-        def done(error: Exception | None) -> None:
-            os.close(folder)
-            self._is_busy = False
-            self._why = "" if error is None else describe_error(error)
-            if isinstance(error, BlockingIOError):
-                # Another process is still writing it.
-                peers.insert(0, peer)
-            self._loop.later(0 if error is None else RETRY_SECONDS, self._go_on)
+    def _follow_order(self, checkpoint: str, file: WantedFile, peers: list[int]) -> None:
+        """Fetches a file that the head wants; the next peer is asked for it if one can't send it."""
+        why, until = "", time.monotonic() + SILENT_SECONDS
+        try:
+            with _open_closing(os.path.join(self._root, checkpoint), make=True) as folder:
+                while peers and not file.is_in(folder):
+                    try:
+                        with self._use_peer(peers[0]) as peer:
+                            peer.fetch(checkpoint, folder, file)
+                    except (OSError, PeerError) as error:
+                        why = describe_error(error)
+                        if isinstance(error, BlockingIOError) and time.monotonic() < until:
+                            # Another process is still writing it.
+                            time.sleep(RETRY_SECONDS)
+                        else:
+                            peers.pop(0)
+                if file.is_in(folder):
+                    return
+        except OSError as error:
+            why = describe_error(error)
+        self._lacking.append([checkpoint, file.name, why[:200]])
 
-        self._is_busy = True
-        self._with_peer(peer, lambda link: link.fetch(checkpoint, folder, file, done), done)
-
-    def _copy_newest(self) -> None:
-        """The next file of the newest checkpoint that is to be copied here; one under way is finished first."""
-        record = self._record
-        if record is None:
-            open_records = self._list_open()
-            if not open_records:
-                return
-            record = self._record = CopyRecord(self._open_root(), open_records[0].checkpoint)
-            if not self._has_room(record):
-                return
-            if record.state != COPYING:
-                record.set_state(COPYING)
-        missing = record.list_missing()
-        peer = self._node_by_rank[record.source]
-        self._is_busy = True
-        if missing:
-            file = missing[0]
-            self._with_peer(
-                peer,
-                lambda link: link.fetch(record.checkpoint, record.folder, file, self._finish_file),
-                self._finish_file,
-            )
-        elif record.source == 0:
-            self._fetch_beside(peer, "", FIRST_NODE, self._finish_record)
-        else:
-            self._finish_record()
-
-    def _list_open(self) -> list[CopyRecord]:
-        """The records of checkpoints that are to be copied here and are not, the newest first; closed."""
-        if not self._root or not self._node_by_rank:
-            return []
+    def _list_pending(self) -> list[list[object]]:
+        """The checkpoints that are to be copied here and are not, the newest first, and the bytes that are missing."""
         found = []
-        with contextlib.suppress(OSError):
-            for record in list_records(self._open_root()):
-                record.close()
-                is_mine = self._node_by_rank.get(record.leader) == self._me and record.source in self._node_by_rank
-                if is_mine and record.state != COPIED and record.checkpoint not in self._skipped:
-                    found.append(record)
-        return sorted(found, key=lambda record: -record.serial)
+        if self._node_by_rank:
+            with contextlib.suppress(OSError), _open_closing(self._root) as root:
+                for record in list_records(root):
+                    is_mine = self._node_by_rank.get(record.leader) == self._me and record.source in self._node_by_rank
+                    if is_mine and record.state != COPIED and record.checkpoint not in self._skipped:
+                        missing = sum(file.size for file in record.list_missing())
+                        found.append((record.serial, record.checkpoint, missing))
+                    record.close()
+        return [[checkpoint, missing] for _serial, checkpoint, missing in sorted(found, reverse=True)]
 
-    def _open_root(self) -> int:
-        """The output directory; the descriptor of the last call is closed."""
-        fd = open_folder(self._root)
-        if self._root_fd >= 0:
-            os.close(self._root_fd)
-        self._root_fd = fd
-        return fd
-
-    def _has_room(self, record: CopyRecord) -> bool:
-        """Whether the disk takes the copies and, beside them, the next save of its own ranks."""
-        disk = os.fstatvfs(record.folder)
-        needed = sum(file.size for file in record.list_missing())
-        if not needed or disk.f_bavail * disk.f_frsize >= needed + record.count_own_bytes():
-            return True
-        self._give_up(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        return False
-
-    def _finish_file(self, error: Exception | None) -> None:
-        self._is_busy = False
-        if error is None:
-            self._retry = RETRY_SECONDS
-            self._go_on()
-        else:
-            self._give_up(error)
-
-    def _finish_record(self) -> None:
-        record, self._record, self._is_busy = self._record, None, False
-        if record is not None:
-            try:
-                if not record.list_missing():
-                    record.set_state(COPIED)
-                    names = [file.name for file in record.files]
-                    self._channel.send(
-                        {"saved": {"checkpoint": record.checkpoint, "serial": record.serial, "files": names}}
-                    )
-            except OSError as error:
-                self._record = record
-                self._give_up(error)
-                return
+    def _copy(self, checkpoint: str) -> bool:
+        """Copies what is missing of a checkpoint, or reports once why it can't; later there may be a newer one."""
+        try:
+            with _open_closing(self._root) as root:
+                record = CopyRecord(root, checkpoint)
+        except (OSError, ValueError, LookupError, TypeError):
+            # It was removed meanwhile.
+            return False
+        try:
+            self._fetch_parts(record)
+        except (OSError, PeerError) as error:
+            self._report_failure(record, error)
+            return False
+        finally:
             record.close()
-        self._why = ""
-        self._go_on()
+        self._retry, self._why = RETRY_SECONDS, ""
+        names = [file.name for file in record.files]
+        if names:
+            self._send({"saved": {"checkpoint": checkpoint, "serial": record.serial, "files": names}})
+        return True
 
-    def _give_up(self, error: Exception) -> None:
-        """Reports once why a checkpoint is not copied, and tries again later: then perhaps a newer one."""
-        record, self._record, self._is_busy = self._record, None, False
-        if record is None:
-            return
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    def _fetch_parts(self, record: CopyRecord) -> None:
+        missing = record.list_missing()
+        # Beside the copies, the disk has to take the next save of its own ranks.
+        if missing and count_free_bytes(record) < count_needed_bytes(record):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if record.state != COPYING:
+            record.set_state(COPYING)
+        number = self._node_by_rank[record.source]
+        for file in missing:
+            with self._use_peer(number) as peer:
+                peer.fetch(record.checkpoint, record.folder, file)
+            self._retry = RETRY_SECONDS
+        if record.source == 0:
+            self._fetch_beside(number, "", os.path.join(self._root, FIRST_NODE))
+        record.set_state(COPIED)
+
+    def _fetch_beside(self, number: int, place: str, target: str) -> None:
+        """Metrics and trackers are no part of a checkpoint, and may fail."""
+        with contextlib.suppress(OSError, ValueError, PeerError), self._use_peer(number) as peer:
+            peer.fetch_beside(place, target)
+
+    def _report_failure(self, record: CopyRecord, error: Exception) -> None:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         why = describe_error(error)
         with contextlib.suppress(OSError):
-            if full:
-                disk = os.fstatvfs(record.folder)
-                needed = sum(file.size for file in record.list_missing()) + record.count_own_bytes()
-                why = "%d bytes are free, and %d are needed" % (disk.f_bavail * disk.f_frsize, needed)
+            if is_full:
+                why = "%d bytes are free, and %d are needed" % (count_free_bytes(record), count_needed_bytes(record))
                 if record.state != FULL:
                     record.set_state(FULL)
-        record.close()
         if isinstance(error, PeerRefused):
             self._skipped.add(record.checkpoint)
         if why != self._why and not isinstance(error, BlockingIOError):
             self._why = why
-            obstacle = "full" if full else "damaged" if isinstance(error, WrongContent) else "peer"
-            self._channel.send({"uncopied": {"checkpoint": record.checkpoint, "obstacle": obstacle, "why": why}})
-        self._loop.later(self._retry, self._go_on)
-        self._retry = min(MOST_RETRY_SECONDS, 2 * self._retry)
+            obstacle = "full" if is_full else "damaged" if isinstance(error, WrongContent) else "peer"
+            self._send({"uncopied": {"checkpoint": record.checkpoint, "obstacle": obstacle, "why": why}})
 
-    # -- peers -----------------------------------------------------------------------------------------------
-
-    def _with_peer(
-        self, peer: int, act: Callable[[FileFetch], None], on_failed: Callable[[Exception | None], None]
-    ) -> None:
-        """Acts on the connection to a peer, which is opened first if there is none."""
-        if peer in self._links:
-            act(self._links[peer])
-            return
-        if peer not in self._addresses:
-            on_failed(PeerLost("it has no copier"))
-            return
-
-        def take_in(link: socket.socket, peer: int) -> None:
-            self._links[peer] = FileFetch(self._loop, link, peer, self._forget)
-            act(self._links[peer])
-
-        host, port = self._addresses[peer]
-        link = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        link.setblocking(False)
-        handshake = DialerHandshake(
-            self._loop,
-            link,
-            self._key,
-            self._me,
-            take_in,
-            lambda why: on_failed(PeerLost("%s port %d: %s" % (host, port, why))),
-        )
-        handshake.start((host, port), peer, CONNECT_SECONDS)
-
-    def _forget(self, peer: int) -> None:
-        link = self._links.pop(peer, None)
-        if link is not None:
-            self._fetched += link.received
-
-    def _fetch_beside(self, peer: int, source: str, target: str, on_done: Callable[[], None]) -> None:
-        """Fetches metrics and trackers that changed since; they are no part of a checkpoint, and may fail."""
+    @contextlib.contextmanager
+    def _use_peer(self, number: int) -> Iterator[PeerFiles]:
+        """The connection to a peer, which is opened if there is none; after an error, the next use opens another."""
+        if number not in self._peers:
+            self._peers[number] = PeerFiles(self._dial(number))
         try:
-            root = open_folder(os.path.join(self._root, target) if target else self._root, make=True)
-        except OSError:
-            on_done()
-            return
-        waiting: deque[tuple[str, int, int]] = deque()
+            yield self._peers[number]
+        except BaseException:
+            self._peers.pop(number).close()
+            raise
 
-        def leave(_error: Exception | None = None) -> None:
-            os.close(root)
-            on_done()
+    def _dial(self, number: int) -> socket.socket:
+        if number not in self._addresses:
+            raise PeerError("it has no copier")
+        host, port = self._addresses[number]
+        dialed: SimpleQueue[Dialed] = SimpleQueue()
 
-        def go_on(error: Exception | None = None) -> None:
-            if not waiting or not (error is None or isinstance(error, PeerRefused)):
-                leave()
-                return
-            path, size, modified = waiting.popleft()
-            self._links[peer].fetch_beside(source, path, size, modified, root, go_on)
+        def dial() -> None:
+            link = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+            link.setblocking(False)
+            handshake = DialerHandshake(
+                self._loop, link, self._key, self._me, lambda link, _peer: dialed.put(link), dialed.put
+            )
+            handshake.start((host, port), number, CONNECT_SECONDS)
 
-        def take(files: list[list[object]]) -> None:
-            total = 0
-            for path, size, modified in files:
-                if not isinstance(path, str) or type(size) is not int or type(modified) is not int or size < 0:
-                    continue
-                total += size
-                if total <= MOST_BESIDE_BYTES and not _is_same(root, path, size, modified):
-                    waiting.append((path, size, modified))
-            go_on()
+        self._loop.call_from_thread(dial)
+        found = dialed.get()
+        if isinstance(found, str):
+            raise PeerError("%s port %d: %s" % (host, port, found))
+        return found
 
-        self._with_peer(peer, lambda link: link.list_beside(source, take, leave), leave)
+    def _send(self, message: frames.Message) -> None:
+        self._loop.call_from_thread(lambda: self._channel.send(message))
+
+
+def count_free_bytes(record: CopyRecord) -> int:
+    disk = os.fstatvfs(record.folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def count_needed_bytes(record: CopyRecord) -> int:
+    return sum(file.size for file in record.list_missing()) + record.count_own_bytes()
 
 
 def describe_error(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _is_same(root: int, path: str, size: int, modified: int) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        status = os.stat(path, dir_fd=root, follow_symlinks=False)
-        return (status.st_size, status.st_mtime_ns) == (size, modified)
-    return False
+@contextlib.contextmanager
+def _open_closing(path: str, *, make: bool = False) -> Iterator[int]:
+    folder = open_folder(path, make=make)
+    try:
+        yield folder
+    finally:
+        os.close(folder)

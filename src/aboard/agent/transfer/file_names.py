@@ -1,9 +1,10 @@
-"""Which names a file receiver accepts, and those that only Aboard uses."""
+"""Which names a file receiver accepts, those that only Aboard uses, and the sizes of files by name."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from aboard.agent import frames
 
@@ -35,3 +36,12 @@ def describe_failure(error: OSError, folder: str = "") -> frames.Message:
     path = os.path.join(folder, error.filename) if isinstance(error.filename, str) else folder
     name = errno.errorcode.get(error.errno or 0, "")
     return {"failed": {"errno": name, "why": error.strerror or str(error), "path": path}}
+
+
+def read_file_size(folder: int, name: str, *, follow: bool = False) -> int:
+    """The size of a regular file; -1 for anything else."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=follow)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1

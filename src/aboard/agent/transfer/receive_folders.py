@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 
 from aboard.agent import frames
-from aboard.agent.transfer.file_names import OWN_PREFIX, BadName, validate_file_name
+from aboard.agent.transfer.file_names import OWN_PREFIX, BadName, read_file_size, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
 from aboard.agent.transfer.partial_file import PART, PartialFile, part_name, piece_part_name
 from aboard.agent.transfer.receive_tree import ReceiveTree
@@ -173,14 +172,14 @@ class _ReceiveFolder:
         if missing:
             return answer
         for name, size, sha256 in files:
-            if _read_file_size(self.fd(), name, follow=True) == size:
+            if read_file_size(self.fd(), name, follow=True) == size:
                 answer["fits"].append(name)
-            part = _read_file_size(self.fd(), part_name(sha256), follow=False)
+            part = read_file_size(self.fd(), part_name(sha256))
             part = max(part, _read_allocated_size(self.fd(), piece_part_name(sha256)))
             if 0 < part <= size:
                 answer["parts"][name] = part
         others = [name for name in os.listdir(self.fd()) if name not in self._names and not name.startswith(".")]
-        answer["extra"] = [name for name in sorted(others) if _read_file_size(self.fd(), name, follow=True) >= 0][
+        answer["extra"] = [name for name in sorted(others) if read_file_size(self.fd(), name, follow=True) >= 0][
             :MOST_EXTRA
         ]
         return answer
@@ -236,15 +235,6 @@ def validate_folder(folder: str) -> str:
 def make_receive_folder(path: str) -> None:
     if TREE_SEPARATOR not in path:
         os.close(open_folder(path, make=True))
-
-
-def _read_file_size(folder: int, name: str, *, follow: bool) -> int:
-    """The size of a regular file; -1 for anything else."""
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=follow)
-    except OSError:
-        return -1
-    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def _read_allocated_size(folder: int, name: str) -> int:

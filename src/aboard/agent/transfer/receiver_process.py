@@ -69,7 +69,7 @@ def choose_server(op: str) -> Callable[[int], None]:
         from aboard.agent.copies.copier_process import serve_copies  # noqa: PLC0415 - only a resume needs it
 
         return serve_copies
-    return lambda fd: _serve_frames(fd, SendFiles() if op == "fetch" else ReceiveFolders())
+    return lambda fd: serve_frames(fd, SendFiles() if op == "fetch" else ReceiveFolders())
 
 
 def _fork_receiver(serve: Callable[[int], None]) -> tuple[int, int]:
@@ -81,9 +81,10 @@ def _fork_receiver(serve: Callable[[int], None]) -> tuple[int, int]:
         return forked_work.fork_worker(lambda _report: serve(theirs.fileno()), theirs.fileno()), ours.detach()
 
 
-def _serve_frames(fd: int, folders: ReceiveFolders | SendFiles) -> None:
+def serve_frames(fd: int, folders: ReceiveFolders | SendFiles, most: int = frames.LIMIT) -> None:
+    """Answers requests of at most so many bytes, one after the other, until the other end leaves."""
     os.set_blocking(fd, True)
-    reader = _FrameReader(fd)
+    reader = FrameReader(fd, most)
     try:
         while not folders.closed:
             body = reader.read()
@@ -96,11 +97,12 @@ def _serve_frames(fd: int, folders: ReceiveFolders | SendFiles) -> None:
         folders.close()
 
 
-class _FrameReader:
+class FrameReader:
     """Reads frame bodies into one buffer, which the next frame overwrites: the bytes of files are not copied."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, most: int = frames.LIMIT) -> None:
         self._fd = fd
+        self._most = most
         self._buffer = bytearray(CHUNK)
 
     def read(self) -> memoryview | None:
@@ -109,8 +111,8 @@ class _FrameReader:
         if header is None:
             return None
         size = int.from_bytes(header, "big")
-        if size > frames.LIMIT:
-            raise frames.FrameError("a frame of %d bytes is over the limit of %d" % (size, frames.LIMIT))
+        if size > self._most:
+            raise frames.FrameError("a frame of %d bytes is over the limit of %d" % (size, self._most))
         if size > len(self._buffer):
             self._buffer = bytearray(size)
         return self._fill(size)

@@ -16,6 +16,8 @@ from aboard.agent.transfer.root_folder import refuse_system_folder
 PAGE_ENTRIES = 500
 PAGE_CHARS = 1024 * 1024
 MOST_BYTES = 1024 * 1024
+# A marker for 512 ranks of a 70B model has 55 MB.
+MOST_MARKER = 256 << 20
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
@@ -43,8 +45,10 @@ class SendFiles:
         refuse_system_folder(path)
         if message["do"] == "list":
             return self._list(path, int(message["page"]), deadline)
+        if message["do"] == "marker":
+            return {"tail": self._summarize_marker(path, str(message["name"]))}
         if message["do"] == "sums":
-            names = ["/".join(_split_name(name)) for name in message["names"]]
+            names = ["/".join(self._split_name(name)) for name in message["names"]]
             cache = self._sums.setdefault(path, HashCache(path))
             sums, read = cache.of(self._root(path), names, deadline)
             return {"sums": sums, "read": read}
@@ -55,12 +59,21 @@ class SendFiles:
         self.closed = True
         for cache in self._sums.values():
             cache.save()
+        self._close_file()
+        while self._roots:
+            os.close(self._roots.popitem()[1])
+
+    def sends(self, _name: str) -> bool:
+        """Whether this path below a requested one may be listed and read."""
+        return True
 
     def _list(self, path: str, page: int, deadline: float) -> frames.Message:
         """The next entries, each directory before what is in it; a file's only entry is the file itself."""
         single = not stat.S_ISDIR(os.stat(path).st_mode)
         if page == 0:
-            self._walk = iter([_describe_entry(os.path.basename(path), os.stat(path))]) if single else _walk_tree(path)
+            self._walk = (
+                iter([_describe_entry(os.path.basename(path), os.stat(path))]) if single else self._walk_tree(path)
+            )
         elif page != self._page + 1:
             raise ValueError("page %d after page %d" % (page, self._page))
         self._page = page
@@ -76,26 +89,58 @@ class SendFiles:
     def _read(self, path: str, name: str, at: int, size: int) -> bytes:
         """A range of one file; shorter only at its end."""
         if self._open[:2] != (path, name):
-            if self._open[2] >= 0:
-                os.close(self._open[2])
-            self._open = ("", "", -1)
-            self._open = (path, name, _open_file(self._root(path), _split_name(name)))
+            self._close_file()
+            self._open = (path, name, _open_file(self._root(path), self._split_name(name)))
         data = b""
         while len(data) < min(size, MOST_BYTES):
             part = os.pread(self._open[2], min(size, MOST_BYTES) - len(data), at + len(data))
             if not part:
                 break
             data += part
+        if os.fstat(self._open[2]).st_size <= at + len(data):
+            # Read to its end: somebody may remove it, and its space is to be free then.
+            self._close_file()
         return data
+
+    def _summarize_marker(self, path: str, name: str) -> bytes:
+        from aboard.agent.copies.marker_summary import summarize_marker  # noqa: PLC0415 - only a resume needs it
+
+        with open(_open_file(self._root(path), self._split_name(name)), "rb") as file:
+            return summarize_marker(file.read(MOST_MARKER))
+
+    def _close_file(self) -> None:
+        if self._open[2] >= 0:
+            os.close(self._open[2])
+        self._open = ("", "", -1)
 
     def _root(self, path: str) -> int:
         if path not in self._roots:
-            self._roots[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._roots[path] = self._open_root(path)
         return self._roots[path]
 
+    def _open_root(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-def _split_name(name: object) -> list[str]:
-    return [validate_file_name(part) for part in str(name).split("/")]
+    def _split_name(self, name: object) -> list[str]:
+        if not self.sends(str(name)):
+            raise ValueError("%r is not sent" % (name,))
+        return [validate_file_name(part) for part in str(name).split("/")]
+
+    def _walk_tree(self, path: str) -> Iterator[list[object]]:
+        """Every entry below a directory; files of our own transfers are left out."""
+        pending = [""]
+        while pending:
+            prefix = pending.pop()
+            with os.scandir(os.path.join(path, prefix)) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            for entry in entries:
+                name = prefix + entry.name
+                if entry.name.startswith(OWN_PREFIX) or not self.sends(name):
+                    continue
+                target = os.readlink(entry.path) if entry.is_symlink() else ""
+                yield _describe_entry(name, entry.stat(follow_symlinks=False), target)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(name + "/")
 
 
 def _open_file(root: int, parts: list[str]) -> int:
@@ -113,23 +158,6 @@ def _open_file(root: int, parts: list[str]) -> int:
         os.close(fd)
         raise OSError(22, "not a file", "/".join(parts))
     return fd
-
-
-def _walk_tree(path: str) -> Iterator[list[object]]:
-    """Every entry below a directory; files of our own transfers are left out."""
-    pending = [""]
-    while pending:
-        prefix = pending.pop()
-        with os.scandir(os.path.join(path, prefix)) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-        for entry in entries:
-            if entry.name.startswith(OWN_PREFIX):
-                continue
-            name = prefix + entry.name
-            target = os.readlink(entry.path) if entry.is_symlink() else ""
-            yield _describe_entry(name, entry.stat(follow_symlinks=False), target)
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(name + "/")
 
 
 def _describe_entry(name: str, status: os.stat_result, target: str = "") -> list[object]:

@@ -109,6 +109,11 @@ class NodeDownload:
         await self._channel.run(lambda fetcher: fetcher.read(root, list_pieces(), take_piece))
         return bytes(content)
 
+    async def summarize_marker(self, root: str, name: str) -> bytes:
+        """A checkpoint's marker without its slices; b"" if it is not intact."""
+        summary: bytes = await self._channel.run(lambda fetcher: fetcher.summarize_marker(root, name))
+        return summary
+
     async def hash_files(self, root: str, files: Mapping[str, RemoteEntry]) -> dict[str, str]:
         """The hashes of these files on the node, by name; raises if one can't be read."""
         sums: dict[str, str] = {}

@@ -3,30 +3,40 @@
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from aboard.agent.copies.file_server import FIRST_NODE
+from aboard.agent.copies.peer_files import FIRST_NODE
+from aboard.agent.transfer.send_files import MOST_MARKER
 from aboard.core.cluster.node import Node
+from aboard.core.decoding import DecodeError
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch
 from aboard.diagnoses.untrusted import escape_text
+from aboard.durable_files import FileEntry
 from aboard.flows.sync.download import DownloadProgress, NodeDownload, OnDownload
 from aboard.flows.sync.download_target import WantedFile
 from aboard.flows.train.pass_parts import PartWish, pass_parts
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_parts import PartSelection, Slice, select_parts
-from aboard.train.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker, MarkerError, parse_marker
+from aboard.train.checkpoint.commit_marker import (
+    NAME,
+    CheckpointFile,
+    CommitMarker,
+    MarkerError,
+    parse_marker,
+    parse_marker_summary,
+)
 from aboard.transport.node_dialer import NodeDialer
 
 # Parallel downloads: more would only share the head's downlink and memory.
 AT_ONCE = 16
 # The hash and the serial are among the first lines of a marker.
-_HEAD_BYTES = 4096
-# A marker for 512 ranks of a 70B model has 55 MB.
-_MOST_MARKER = 256 << 20
+_HEAD_BYTES = 512
 _SHOWN_PARTS = 3
 METRICS = "metrics.jsonl"
+T = TypeVar("T")
 _STEP = re.compile(r"step-(\d{6,20})(?:-(\d{1,6}))?")
 _KEY = re.compile(rb'\{"sha256":"([0-9a-f]{64})",\n(?:.*\n)*?"serial":(\d{1,15}),\n')
 
@@ -95,18 +105,23 @@ class CheckpointSurvey:
 
     async def read_marker(self, offer: CheckpointOffer) -> tuple[CommitMarker, bytes] | None:
         """The marker, from the first node that has it intact; None if none has."""
-        for node in offer.nodes:
-            held = self.held[node][offer.name]
-            if held.marker is not None and held.files[NAME] <= _MOST_MARKER:
-                folder = f"{self._folder}/{offer.name}"
-                try:
-                    content = await self._downloads[node].read_file(folder, NAME, held.files[NAME])
-                    return parse_marker(content), content
-                except MarkerError:
-                    continue
-                except AboardError as error:
-                    self.unreachable[node] = error
-        return None
+
+        async def read(node: str) -> tuple[CommitMarker, bytes]:
+            size = self.held[node][offer.name].files[NAME]
+            content = await self._downloads[node].read_file(f"{self._folder}/{offer.name}", NAME, size)
+            return parse_marker(content), content
+
+        return await self._find_intact(offer, read)
+
+    async def read_summary(self, offer: CheckpointOffer) -> tuple[CommitMarker, FileEntry] | None:
+        """The marker without its slices, whatever its size, and its size and hash; None if no node has it intact."""
+
+        async def read(node: str) -> tuple[CommitMarker, FileEntry]:
+            summary = await self._downloads[node].summarize_marker(f"{self._folder}/{offer.name}", NAME)
+            marker, size, sha256 = parse_marker_summary(summary)
+            return marker, FileEntry(name=NAME, bytes=size, sha256=sha256)
+
+        return await self._find_intact(offer, read)
 
     def list_available(self, offer: CheckpointOffer, marker: CommitMarker) -> dict[str, list[str]]:
         """The nodes that have each file in its right size, and not damaged."""
@@ -209,6 +224,18 @@ class CheckpointSurvey:
         head = await download.read_file(f"{self._folder}/{name}", NAME, min(_HEAD_BYTES, sizes[NAME]))
         match = _KEY.match(head)
         return None if match is None else (match[1].decode(), int(match[2]))
+
+    async def _find_intact(self, offer: CheckpointOffer, read: Callable[[str], Awaitable[T]]) -> T | None:
+        for node in offer.nodes:
+            held = self.held[node][offer.name]
+            if held.marker is not None and held.files[NAME] <= MOST_MARKER:
+                try:
+                    return await read(node)
+                except (MarkerError, DecodeError):
+                    continue
+                except AboardError as error:
+                    self.unreachable[node] = error
+        return None
 
     def _list_holders(self, name: str, key: str) -> list[str]:
         """The nodes with this checkpoint; one without a marker may have files, since the marker is written last."""

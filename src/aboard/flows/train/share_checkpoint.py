@@ -4,7 +4,6 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from hashlib import sha256
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
@@ -75,8 +74,9 @@ class ShareResult:
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
     offer: CheckpointOffer
+    # In brief: the slices of its files are groups of slices.
     marker: CommitMarker
-    content: bytes
+    marker_file: FileEntry
 
 
 async def share_checkpoint(request: ShareRequest, dialer: NodeDialer, progress: ShareProgress) -> ShareResult | None:
@@ -161,8 +161,11 @@ class _Sharing:
             if names or held is None or held.marker is None:
                 needs[node] = (*names, NAME)
         if needs:
+            read = await self._survey.read_marker(offer)
+            if read is None:
+                return None
             await run_locally(target, make_private_folder, target)
-            await run_locally(target, (target / NAME).write_bytes, choice.content)
+            await run_locally(target, (target / NAME).write_bytes, read[1])
         return needs
 
     async def _pass_on(self, choice: _Choice) -> None:
@@ -186,11 +189,11 @@ class _Sharing:
 
     async def _find_complete(self, offers: Sequence[CheckpointOffer]) -> _Choice | None:
         for offer in offers:
-            read = await self._survey.read_marker(offer)
+            read = await self._survey.read_summary(offer)
             if read is None:
                 self.notes.append(f"{offer.name} is skipped: its {NAME} is damaged")
                 continue
-            choice = _Choice(offer=offer, marker=read[0], content=read[1])
+            choice = _Choice(offer=offer, marker=read[0], marker_file=read[1])
             available = self._survey.list_available(offer, choice.marker)
             lacking = select_parts(choice.marker, list_slices(choice.marker.files), available=available).lacking
             if not lacking:
@@ -234,8 +237,7 @@ def list_entries(choice: _Choice) -> dict[str, FileEntry]:
     """The files of the checkpoint, and its marker, by name."""
     files = choice.marker.files
     entries = {file.name: FileEntry(name=file.name, bytes=file.bytes, sha256=file.sha256) for file in files}
-    digest = sha256(choice.content).hexdigest()
-    return {**entries, NAME: FileEntry(name=NAME, bytes=len(choice.content), sha256=digest)}
+    return {**entries, NAME: choice.marker_file}
 
 
 async def _send_parts(

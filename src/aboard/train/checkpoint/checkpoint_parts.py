@@ -46,7 +46,10 @@ def select_parts(
 
 
 def plan_copies(files: Iterable[CheckpointFile]) -> dict[int, tuple[int, tuple[CheckpointFile, ...]]]:
-    """By disk, the disk before it in a ring and the files that only that one has: they are copied to this disk."""
+    """By disk, the disk before it in a ring and the files that only that one has: they are copied to this disk.
+
+    The disk after that of rank 0 also gets its metrics and trackers, even if there is no file to be copied.
+    """
     by_disk: dict[int, list[CheckpointFile]] = defaultdict(list)
     for file in files:
         by_disk[file.disk].append(file)
@@ -56,7 +59,7 @@ def plan_copies(files: Iterable[CheckpointFile]) -> dict[int, tuple[int, tuple[C
     plan = {}
     for source, disk in zip(disks, [*disks[1:], *disks[:1]], strict=True):
         single = tuple(file for file in by_disk[source] if any(counts[each] == 1 for each in list_slices([file])))
-        if single and source != disk:
+        if source != disk and (single or source == 0):
             plan[disk] = (source, single)
     return plan
 

@@ -117,6 +117,17 @@ def parse_marker(text: bytes) -> CommitMarker:
     return _decode_marker(_parse_content(text))
 
 
+def parse_marker_summary(text: bytes) -> tuple[CommitMarker, int, str]:
+    """A marker as a node summarizes it, each slice being a group of slices; and the marker's size and SHA-256."""
+    try:
+        summary = json.loads(text)
+        content, size, digest = summary["marker"], summary["bytes"], summary["sha256"]
+    except (ValueError, RecursionError, LookupError, TypeError) as error:
+        raise MarkerError(f"its {NAME} is truncated or damaged") from error
+    _check_version(content)
+    return _decode_marker(content), decode(int, size, strict=True), decode(Sha256, digest, strict=True)
+
+
 def parse_marker_head(content: Mapping[str, Any]) -> CommitMarker:
     """A marker without its tensors and files, from the fields before them."""
     _check_version(content)

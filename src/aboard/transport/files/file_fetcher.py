@@ -1,5 +1,6 @@
 """The head's side of a file transfer from a node: lists and hashes files there, and reads them within a window."""
 
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -18,6 +19,7 @@ from aboard.transport.files.file_sender import RequestsInFlight
 MOST_ENTRIES, MOST_CHARS = 1_000_000, 256 * 1024 * 1024
 # Requests in flight, each about another small file: with more, the head would hold as many open files.
 MOST_IN_FLIGHT = 64
+MOST_SUMMARY = 64 << 20
 _PAGE = 1000
 _NAME_BYTES, _PATH_BYTES = 255, 4096
 _OWN_PREFIX = ".aboard-"
@@ -123,6 +125,10 @@ class FileFetcher(FileChannel):
                     data = error
                 await on_data(first, data)
 
+    async def summarize_marker(self, root: str, name: str) -> bytes:
+        """A checkpoint's marker without its slices, as JSON; b"" if it is not intact."""
+        return self.parse_reply(await self._ask("marker", root, name=name), _parse_summary)
+
     def _build_failure(self, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
         return build_read_error(self.link.node.name, errno, path, why)
 
@@ -144,6 +150,16 @@ def parse_relative_name(name: Untrusted) -> str | None:
         if part in (b"", b".", b"..") or len(part) > _NAME_BYTES or part.startswith(_OWN_PREFIX.encode()):
             return None
     return text
+
+
+def _parse_summary(reply: frames.Message) -> bytes:
+    tail = reply["tail"]
+    if not isinstance(tail, memoryview):
+        raise TypeError("no summary")
+    try:
+        return zlib.decompressobj().decompress(tail, MOST_SUMMARY) if tail else b""
+    except zlib.error as error:
+        raise ValueError(f"a damaged summary: {error}") from None
 
 
 def _parse_bytes(size: int, reply: frames.Message) -> memoryview:
