@@ -57,6 +57,12 @@ class CopierProcess:
                 return message
             self.reports.append(message)
 
+    def wait_report(self, kind: str) -> dict[str, Any]:
+        """The first report of this kind."""
+        while not (found := [each[kind] for each in self.reports if kind in each]):
+            self.reports.append(self.read())
+        return dict(found[0])
+
     def read(self) -> dict[str, Any]:
         while not self._waiting:
             self._waiting += map(frames.unpack, self._splitter.feed(self._link.recv(65536)))

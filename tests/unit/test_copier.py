@@ -82,7 +82,7 @@ def test_a_damaged_part_is_not_copied_and_is_named(tmp_path: Path) -> None:
     (roots[0] / "step-000002" / parts[0][0]).write_bytes(b"x" * 1000)
     with run_copiers(*roots) as copiers:
         assert copiers[1].ask("status", seconds=0.5)["pending"] == [["step-000002", 1000]]
-        report = next(each["uncopied"] for each in copiers[1].reports if "uncopied" in each)
+        report = copiers[1].wait_report("uncopied")
         assert (report["checkpoint"], report["obstacle"]) == ("step-000002", "damaged")
         assert report["why"] == "its content is not what was saved"
     assert not (roots[1] / "step-000002" / parts[0][0]).exists()
@@ -99,7 +99,7 @@ def test_a_disk_without_room_is_named_and_takes_nothing(tmp_path: Path) -> None:
     with run_copiers(*roots) as copiers:
         wait_for_state(roots[1], 2, "full")
         assert copiers[1].ask("status", seconds=0)["pending"] == [["step-000002", 10**15]]
-        report = next(each["uncopied"] for each in copiers[1].reports if "uncopied" in each)
+        report = copiers[1].wait_report("uncopied")
         assert report["obstacle"] == "full"
         assert "bytes are free, and 1000000000000" in report["why"]
     assert not list((roots[1] / "step-000002").glob(".aboard-*"))
