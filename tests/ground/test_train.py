@@ -132,8 +132,7 @@ def test_a_killed_rank_costs_no_sample_and_standbys_take_over(four: Sandbox, fin
     assert {"starting", "loading", "detection", "stopping", "waiting", "steps"} <= {k for k in spent if spent[k] > 0}
     assert sum(spent.values()) == pytest.approx(wall, rel=0.01)
     assert 0 < metrics[-1]["goodput"] < 1
-    # From standbys, the last steps end between two samples, and then the head has no time of an undisturbed step.
-    assert re.search(r"^(goodput \d+% of .*starting|lost .* of .*: \w+)", said, re.MULTILINE), said
+    assert re.search(r"^goodput \d+% of .*starting", said, re.MULTILINE), said
     losses = {each["step"]: each["loss"] for each in metrics if "loss" in each}
     one = _losses(four.head, "finetune", "alone")
     assert list(one) == sorted(losses)

@@ -91,8 +91,7 @@ class PeriodicActions:
         left = (self._steps - progress.step) * self._step_time.seconds
         self._typical_step.add(line["step_seconds"], window.steps)
         line |= self._schedule.follow(told, self._typical_step.seconds or line["step_seconds"])
-        goodput = self._compute_goodput(progress)
-        self._report.line({"step": progress.step, **position, **line, "eta": left, "goodput": goodput})
+        self._report.line({"step": progress.step, **position, **line, "eta": left, **self._measure_goodput(progress)})
         self._judge_nonfinite(window.bad, scale)
         for note in self._checkpoints.poll():
             self._report.say(note)
@@ -157,13 +156,14 @@ class PeriodicActions:
             self._report.say(f"`aboard export` exports the checkpoint of step {self._best.step:,}, the best one")
         self._report.report_save(self._checkpoints.published)
         seconds, wall = self._stepper.ledger.total()
-        total = {"wall": wall, "goodput": self._compute_goodput(progress), "seconds": seconds}
+        total = {"wall": wall, **self._measure_goodput(progress), "seconds": seconds}
         self._report.line({"step": progress.step, "steps": self._steps, **total})
 
-    def _compute_goodput(self, progress: TrainingProgress) -> float | None:
-        """Committed steps × the time of an undisturbed step ÷ the wall time of all generations."""
+    def _measure_goodput(self, progress: TrainingProgress) -> dict[str, float | None]:
+        """Committed steps × the time of an undisturbed step ÷ the wall time of all generations, and that time."""
         wall, seconds = self._stepper.ledger.total()[1], self._typical_step.seconds
-        return None if seconds is None or wall <= 0 else (progress.step - self._first) * seconds / wall
+        goodput = None if seconds is None or wall <= 0 else (progress.step - self._first) * seconds / wall
+        return {"goodput": goodput, "typical_step_seconds": seconds}
 
 
 def resume_best_evaluation(training: Training, state: Mapping[str, Any]) -> tuple[BestEvaluation, str | None]:

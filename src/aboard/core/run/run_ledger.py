@@ -7,7 +7,6 @@ from typing import Any
 
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.training_metrics import TypicalStep
 from aboard.lazy_dataclass import dataclass
 
 # The classes of a run's time, as docs/recovery.md explains them.
@@ -38,10 +37,10 @@ class RunLedger:
     failures: int = 0
     # Steps whose result is not lost, at the last change of generations.
     committed: int = 0
-    typical: TypicalStep = field(default_factory=TypicalStep)
+    # The median of an undisturbed step, which the trainer reports.
+    step_seconds: float | None = None
     # When the last failure showed first.
     failed_at: float = 0.0
-    _recorded_step: float | None = None
     _stepped: bool = False
     _signs: dict[str, float] = field(default_factory=dict)
 
@@ -82,11 +81,6 @@ class RunLedger:
     def is_recovering(self) -> bool:
         """Whether the ranks of the last generation are gone, and this one has not begun its first step."""
         return self.current in (WAITING, STARTING, LOADING)
-
-    @property
-    def step_seconds(self) -> float | None:
-        """The median of an undisturbed step."""
-        return self.typical.seconds or self._recorded_step
 
     def measure(self, now: float) -> dict[str, float]:
         """The seconds of each class until now, or until the end."""
@@ -129,7 +123,7 @@ class RunLedger:
             self._stepped = False
         self._switch("" if over else WAITING, event.at)
         step, saved, seconds = (event.data.get(name) for name in ("step", "saved", "step_seconds"))
-        self._recorded_step = seconds if isinstance(seconds, int | float) else self._recorded_step
+        self.step_seconds = seconds if isinstance(seconds, int | float) else self.step_seconds
         if isinstance(step, int):
             self.reached = max(self.reached, step)
         if over and event.data.get("code") == 0:

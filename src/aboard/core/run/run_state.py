@@ -334,8 +334,7 @@ class Run:
             child = self.generation.children.get((measurement.node, measurement.child))
             if child is not None:
                 self._reach_phase(child, Phase.STEPS, measurement.at)
-        if "step_seconds" in measurement.metrics and measurement.metrics.get("step") != self.metrics.get("step"):
-            self.ledger.typical.add(measurement.metrics["step_seconds"], 1)
+        self.ledger.step_seconds = measurement.metrics.get("typical_step_seconds") or self.ledger.step_seconds
         if measurement.metrics:
             # A report may lack some of them: an eval_loss stays until a newer one comes.
             self.metrics.update(measurement.metrics)

@@ -10,7 +10,7 @@ from aboard.lazy_dataclass import dataclass
 # The metrics that are sent to the head; the trainer's own file has all of them.
 METRICS = (
     "step", "steps", "epoch", "loss", "eval_loss", "best_eval_loss", "learning_rate", "grad_norm", "tokens",
-    "tokens_per_second", "mfu", "memory", "eta", "saved", "start", "step_seconds",
+    "tokens_per_second", "mfu", "memory", "eta", "saved", "start", "step_seconds", "typical_step_seconds",
 )  # fmt: skip
 MOST_POINTS = 512
 # The weight of a step time halves after about 35 steps.
