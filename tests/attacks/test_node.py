@@ -207,8 +207,8 @@ def test_a_node_that_sends_frames_without_end_leaves_time_for_others(monkeypatch
         await until(lambda: time.process_time() > burst, 30)
         spent, began = time.process_time(), time.monotonic()
         for _ in range(40):
-            # A beat is due every second and may take two.
-            with within(2):
+            # Far below the lease, and far above what a busy machine adds.
+            with within(5):
                 await links[1].ask("beat", 10)
             await asyncio.sleep(0.05)
         share = (time.process_time() - spent) / (time.monotonic() - began)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from deadlines import within
+from train_crew import free_port
 
 from aboard.agent import process_tree
 from aboard.checks.network.link_rates import RATES, LinkRates
@@ -183,7 +184,9 @@ def test_a_peer_that_floods_and_never_reads_waits() -> None:
 @pytest.mark.ci
 def test_the_exercises_on_local_nodes() -> None:
     """Real agents, one machine: everybody reaches everybody, rates are measured, and nothing above info is said."""
-    cluster = Cluster(nodes=tuple(Node(name=name, transport=TransportKind.LOCAL) for name in ("a", "b", "c")))
+    # Other tests on this machine may use torch's usual port.
+    env = {"MASTER_PORT": str(free_port())}
+    cluster = Cluster(nodes=tuple(Node(name=name, env=env, transport=TransportKind.LOCAL) for name in ("a", "b", "c")))
     report = asyncio.run(check_cluster(cluster, (SUBJECT,)))
     mesh = MESH.outcome(report.facts)
     assert isinstance(mesh, MeshResult)
