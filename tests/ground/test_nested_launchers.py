@@ -27,8 +27,8 @@ def two() -> Iterator[Launches]:
 
 @pytest.mark.parametrize("options", [(), ("--no-beacon",)])
 def test_ranks_that_start_a_launcher(two: Launches, options: tuple[str, ...]) -> None:
-    """From a script that nobody reads before: the verdict names the inner command and what to type."""
-    ran = two.launch(*options, "--check", "none", "--", "bash", "go")
+    """From a script that is not captured: the verdict names the inner command and what to type."""
+    ran = two.launch(*options, "--check", "none", "--no-capture", "--", "bash", "go")
     assert (ran.code, ran.verdict["code"]) == (1, "run-nested-launcher"), ran.said
     assert "aboard launch -- python -m torch.distributed.run --nproc-per-node 2 job.py" in ran.verdict["fix"]
     assert "run-nested-launcher" in two.aboard("why", ran.run).stdout
@@ -40,6 +40,6 @@ def test_ranks_that_start_a_launcher(two: Launches, options: tuple[str, ...]) ->
 def test_one_rank_may_start_one(two: Launches) -> None:
     """A world of one takes nothing from others: a note."""
     two.put("torch/distributed/run.py", "import time\ntime.sleep(2.5)\n")
-    ran = two.launch("n1", "--check", "none", "--", "bash", "go")
+    ran = two.launch("n1", "--check", "none", "--no-capture", "--", "bash", "go")
     assert (ran.code, ran.verdict["code"]) == (0, "run-nested-launcher"), ran.said
     assert "run-nested-launcher" in ran.said

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -115,6 +116,10 @@ class Going:
         """Its exit code; fails with its output if it is still running after the deadline."""
         wait_until(lambda: self._process.poll() is not None, seconds, lambda: f"its end: {self.said}")
         return int(self._process.returncode)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
 
     @property
     def ended(self) -> bool:

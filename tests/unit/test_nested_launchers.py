@@ -9,7 +9,8 @@ from deadlines import until
 from evidence_builders import evidence
 from supervisor_runs import Run, held
 
-from aboard.agent.inspect.launcher_detection import detect_launcher, find_launch
+from aboard.agent.inspect.launch_command import find_launch
+from aboard.agent.inspect.launcher_detection import detect_launcher
 from aboard.agent.supervisor.resource_usage import ResourceSampler
 from aboard.core.evidence.node_snapshot import RankSnapshot
 from aboard.core.plan.plan import Start

@@ -86,7 +86,8 @@ def unpack(body: bytes | memoryview) -> Message:
 class FrameSplitter:
     """Cuts a byte stream into frame bodies, never holding more than one frame's limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
         # The beginning of a frame, in pieces: joining them once is cheaper than a growing buffer.
         self._pieces: list[bytes] = []
         self._held = 0
@@ -105,8 +106,8 @@ class FrameSplitter:
         self._wanted = HEADER
         while end - start >= HEADER:
             size = int.from_bytes(data[start : start + HEADER], "big")
-            if size > LIMIT:
-                raise FrameError("a frame of %d bytes is over the limit of %d" % (size, LIMIT))
+            if size > self._limit:
+                raise FrameError("a frame of %d bytes is over the limit of %d" % (size, self._limit))
             self._wanted = HEADER + size
             if end - start < self._wanted:
                 break

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ from aboard.cli.options.run_options import (
 )
 from aboard.cli.options.typed_command import TypedCommand, check_script_exists
 from aboard.cli.options.typed_words import format_typed_command, list_typed_words
-from aboard.core.plan.launch_request import resolve_request
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.plan.launch_request import LaunchRequest, resolve_request
 from aboard.core.run.lease import Lease
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import parse_size
@@ -91,6 +93,12 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     help="Don't load Aboard's beacon, which reports progress, into ranks; phases, steps and stacks are then not shown.",
 )
 @click.option(
+    "--capture/--no-capture",
+    default=None,
+    help="Run COMMAND as it is until it calls a launcher, and replace that; or run COMMAND as a rank. Default: capture"
+    " scripts, make, and front ends such as axolotl.",
+)
+@click.option(
     "--trial",
     is_flag=True,
     help="Run COMMAND briefly on each node, on pairs and on all nodes, to find the nodes that fail.",
@@ -125,6 +133,7 @@ def launch(
     grace: float,
     lease: float | None,
     no_beacon: bool,
+    capture: bool | None,
     trial: bool,
     sync: bool,
     sync_limit: str,
@@ -154,12 +163,19 @@ def launch(
     if host is not None:
         sys.exit(launch_on_host(host, sys.argv[1:]))
     typed_words = TypedCommand(
-        where=where, command=command, module=module, no_python=no_python, words=tuple(list_typed_words(sys.argv[1:]))
+        where=where,
+        command=command,
+        module=module,
+        no_python=no_python,
+        words=tuple(list_typed_words(sys.argv[1:])),
+        capture=capture,
     )
     limit = parse_sync_limit(sync_limit) if sync else None
 
     def read() -> "LaunchSpec":
-        request, cluster, notes = typed_words.read()
+        return _add_script(build(*typed_words.read()), typed_words, build)
+
+    def build(request: LaunchRequest, cluster: Cluster, notes: tuple[str, ...]) -> "LaunchSpec":
         notes += check_script_exists(request.program, cluster)
         request = replace(
             request,
@@ -208,6 +224,26 @@ def launch(
     nodes = typed_words.guess()
     raise_open_file_limit(len(nodes))
     sys.exit(asyncio.run(dial_and_launch(nodes, load)))
+
+
+def _add_script(
+    spec: "LaunchSpec", typed: TypedCommand, build: "Callable[[LaunchRequest, Cluster, tuple[str, ...]], LaunchSpec]"
+) -> "LaunchSpec":
+    """The launch, which begins with a script if the command is one."""
+    if not typed.is_captured:
+        return spec
+    from aboard.core.launchers.command_kind import uses_front_end  # noqa: PLC0415 - only for scripts
+    from aboard.flows.launch.launch_run import ScriptCommand  # noqa: PLC0415 - only for scripts
+
+    script = ScriptCommand(
+        words=typed.command,
+        launch=typed.launch_words,
+        front_end=uses_front_end(typed.command),
+        forced=typed.capture is True,
+        read=typed.read_capture,
+        resolve=lambda command, capture: build(*typed.apply_capture(command, capture)),
+    )
+    return replace(spec, script=script)
 
 
 def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, dry: bool, script_only: bool) -> int:

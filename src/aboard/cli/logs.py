@@ -42,6 +42,7 @@ MAX_LINES = 100_000
     metavar="N|all",
     help=f"The last N lines; default: {DEFAULT_LINES}, unless --since or --raw is given.",
 )
+@click.option("--script", "of_script", is_flag=True, help="The output of the script that started the launcher instead.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the run ends.")
 @click.option("--no-fold", is_flag=True, help="Print every rank's line, even if many ranks print the same line.")
 @click.option(
@@ -55,6 +56,7 @@ def logs(
     since: str | None,
     stream: str | None,
     lines: str | None,
+    of_script: bool,
     follow: bool,
     no_fold: bool,
     as_raw: bool,
@@ -80,7 +82,8 @@ def logs(
         most=MAX_LINES if lines is None else None,
         back=None if since is None else parse_duration(since, where="--since"),
         follow=follow,
-        folded=not (no_fold or as_raw),
+        folded=not (no_fold or as_raw or of_script),
+        of_script=of_script,
     )
     run_directory = Runs.of(os.environ).find(run)
     forward_to_batch_host(run_directory, run)
@@ -89,7 +92,9 @@ def logs(
     log_lines = read_logs(run_directory, query, now=time())
     try:
         formatter = LogLineFormatter(
-            styled=sys.stdout.isatty(), find_attempt=AttemptTimes(run_directory.events).find_attempt
+            styled=sys.stdout.isatty(),
+            find_attempt=AttemptTimes(run_directory.events).find_attempt,
+            of_script=of_script,
         )
         _print_lines(log_lines, formatter, as_raw=as_raw, follow=follow)
     except BrokenPipeError:

@@ -24,7 +24,8 @@ class LogQuery:
     """Which lines, how many of the last ones (None is all), how far back in seconds, and whether to wait for more.
 
     `most` limits how many raw lines are read for the last ones: 200 lines that each of 8,000 ranks prints are 1.6
-    million lines, or half a minute.
+    million lines, or half a minute. `of_script` selects the output of the script that called the launcher; there, a
+    node has a number in place of a rank.
     """
 
     selection: LineSelection
@@ -33,13 +34,14 @@ class LogQuery:
     back: float | None = None
     follow: bool = False
     folded: bool = True
+    of_script: bool = False
 
 
 def read_logs(
     run: RunDirectory, query: LogQuery, *, now: float, wait: Callable[[float], None] = sleep
 ) -> Iterator[FoldedLine]:
     """Yields lines until the end of the log or, when following, of the run."""
-    with closing(LogReader(run.logs)) as reader:
+    with closing(LogReader(run.script_logs if query.of_script else run.logs)) as reader:
         live = run.live
         snapshot = reader.list_segments(query.selection.ranks)
         if not (query.follow and live):

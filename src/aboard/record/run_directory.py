@@ -62,6 +62,8 @@ class RunDirectory:
     batch_script = _File("job.sh")
     # One file per rank and segment, each with its index; `nodes` lists the node names that indexes refer to.
     logs = _File("logs")
+    # The same for what scripts print that start launchers, by the number of their node.
+    script_logs = _File("script-logs")
     _birth = _File("began")
 
     def snapshot(self, number: int) -> Path:

@@ -1,6 +1,7 @@
 """The record of a run, written by its conductor. Disk errors never raise here: they are counted."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 from aboard.core.evidence.snapshot import Snapshot
@@ -12,7 +13,7 @@ from aboard.record.json_documents import DocumentWriter, build_findings_document
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.recent_snapshots import RecentSnapshots
-from aboard.record.run_directory import RunDirectory
+from aboard.record.run_directory import PRIVATE, RunDirectory
 
 DEFAULT_LIMITS = LogLimits()
 
@@ -25,6 +26,7 @@ class Record:
         self._events = events
         self._samples = samples
         self._logs = logs
+        self._script_logs: LogWriter | None = None
         self._documents = DocumentWriter()
         self._snapshots = RecentSnapshots(run, self._documents)
 
@@ -56,6 +58,16 @@ class Record:
         """Adds a chunk of a rank's output; `at` is the head's corrected time of its first byte."""
         self._logs.take(rank, node, stream, data, at, dropped=dropped, end=end)
 
+    def add_script_output(
+        self, node: str, index: int, stream: str, data: bytes, at: float, *, dropped: int = 0, end: bool = False
+    ) -> None:
+        """Adds a chunk of the output of the script that starts the launchers, on its node with this number."""
+        if self._script_logs is None:
+            with suppress(OSError):
+                self.run.script_logs.mkdir(mode=PRIVATE, exist_ok=True)
+            self._script_logs = LogWriter(self.run.script_logs, ranks=1, limits=DEFAULT_LIMITS)
+        self._script_logs.take(index, node, stream, data, at, dropped=dropped, end=end)
+
     def tail(self, rank: int) -> tuple[Untrusted, ...]:
         """The last few lines of a rank, for a live view."""
         return self._logs.tail(rank)
@@ -80,13 +92,19 @@ class Record:
 
     def tick(self, now: float) -> None:
         """Call it about once a second with a monotonic clock: writes buffered data to disk."""
-        self._logs.tick(now)
+        for logs in self._all_logs:
+            logs.tick(now)
         self._documents.retry()
 
     def flush(self) -> None:
         """Writes all complete lines to disk now, such as when a rank has died."""
-        self._logs.flush()
+        for logs in self._all_logs:
+            logs.flush()
         self._documents.retry()
+
+    @property
+    def _all_logs(self) -> list[LogWriter]:
+        return [self._logs] if self._script_logs is None else [self._logs, self._script_logs]
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -95,15 +113,16 @@ class Record:
             "events": self._events.dropped,
             "samples": self._samples.dropped,
             "documents": self._documents.waiting,
-            "log bytes lost on nodes": self._logs.lost_on_nodes,
-            "log bytes without room on the head": self._logs.lost_on_disk,
-            "log bytes past the limits": self._logs.past_limits,
+            "log bytes lost on nodes": sum(logs.lost_on_nodes for logs in self._all_logs),
+            "log bytes without room on the head": sum(logs.lost_on_disk for logs in self._all_logs),
+            "log bytes past the limits": sum(logs.past_limits for logs in self._all_logs),
         }
         return {kind: count for kind, count in counts.items() if count}
 
     def close(self) -> None:
         """Writes everything that is buffered; the caller releases the run's lock afterwards."""
-        self._logs.close()
+        for logs in self._all_logs:
+            logs.close()
         self._samples.close()
         self._events.close()
         self._documents.retry()

@@ -22,6 +22,8 @@ from aboard.transport.supervisor_messages import (
     NO_STACKS,
     CopierEndpoint,
     OutputChunk,
+    ScriptActivity,
+    parse_activity,
     parse_children,
     parse_clock,
     parse_copier_endpoint,
@@ -192,6 +194,18 @@ class NodeSession:
     async def release(self, port: int) -> None:
         """Lets the node's ranks connect to rank 0, which listens on this port."""
         await self._ask("listening", port=port)
+
+    async def get_capture(self, number: int) -> Any:
+        """The launcher that an event `captured` has announced, undecoded."""
+        return (await self._ask("capture", number=number)).get("capture")
+
+    async def release_launcher(self, number: int, code: int) -> None:
+        """Lets a captured launcher exit with this code; repeating it is harmless."""
+        await self._ask("release", number=number, code=code)
+
+    async def get_activity(self) -> ScriptActivity:
+        """What the script does now."""
+        return parse_activity(await self._ask("activity"))
 
     async def open_copier(self, **fields: Any) -> CopierEndpoint:
         """Starts the process that copies parts of checkpoints, with a listener; the key travels here only."""
@@ -450,6 +464,7 @@ def _describe_start(start: Start) -> dict[str, Any]:
         "secrets": list(start.secrets),
         "cwd": start.cwd,
         "beacon": start.beacon,
+        "capture": start.capture,
         "code": start.code,
         "cores": list(start.cores),
         **describe_container(start.container, start.setup),

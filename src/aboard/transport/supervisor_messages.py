@@ -70,12 +70,16 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "why": _decode_text,
     },
     "nested": {"command": make_decoder(_Words, strict=True)},
+    # A script's launcher waits for the head; it ended before its release; or it started ranks itself and was killed.
+    "captured": {"number": _decode_count, "launcher": _decode_name, "pid": _decode_count},
+    "withdrawn": {"number": _decode_count},
+    "escaped": {"command": make_decoder(_Words, strict=True), "why": _decode_text},
     "raised": {"type": _decode_name, "message": _decode_text, "trace": _decode_trace, "error": _decode_trace},
 }
 # Events of a node rather than of a child.
 NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed", "standby", "uncopied")
 # Without these the event is useless.
-REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command", "checkpoint", "obstacle")
+REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command", "checkpoint", "obstacle", "number")
 MOST_SIGNAL = 64
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
@@ -110,6 +114,17 @@ class CopierEndpoint:
     port: PortNumber
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScriptActivity:
+    """What a script does now: the line of its text, 0 if that is unknown, and the command that runs for `seconds`."""
+
+    line: int
+    script: Annotated[Untrusted, MaxLength(4096)]
+    command: Annotated[Untrusted, MaxLength(300)]
+    seconds: float
+
+
+_decode_activity: Callable[[object], ScriptActivity] = make_decoder(ScriptActivity, strict=True)
 _decode_endpoint: Callable[[object], CopierEndpoint] = make_decoder(CopierEndpoint, strict=True)
 _Checkpoint = Annotated[str, Matching(r"step-\d{6,20}(-\d{1,6})?")]
 _decode_pending: Callable[[object], tuple[tuple[str, int], ...]] = make_decoder(
@@ -204,6 +219,10 @@ def parse_copier_endpoint(reply: frames.Message) -> CopierEndpoint:
     return _decode_field(
         _decode_endpoint, {"endpoint": {key: reply.get(key) for key in ("address", "port")}}, "endpoint"
     )
+
+
+def parse_activity(reply: frames.Message) -> ScriptActivity:
+    return _decode_field(_decode_activity, reply, "activity")
 
 
 def parse_missing_copies(reply: frames.Message) -> dict[str, int]:

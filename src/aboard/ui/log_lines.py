@@ -30,12 +30,20 @@ _MISSING = Style(color="red")
 class LogLineFormatter:
     """Formats log lines; `styled` is for a terminal, where the time has no date.
 
-    `find_attempt` says which attempt of the run printed something at a time; None if there was only one.
+    `find_attempt` says which attempt of the run printed something at a time; None if there was only one. `of_script` is
+    for lines of scripts, which name their node.
     """
 
-    def __init__(self, *, styled: bool, find_attempt: Callable[[float], int | None] = lambda _at: None) -> None:
+    def __init__(
+        self,
+        *,
+        styled: bool,
+        find_attempt: Callable[[float], int | None] = lambda _at: None,
+        of_script: bool = False,
+    ) -> None:
         self._styled = styled
         self._find_attempt = find_attempt
+        self._of_script = of_script
 
     def text(self, folded: FoldedLine) -> Iterator[str]:
         """The lines to print, without line ends; none if the entry only ends a line that was already shown."""
@@ -47,7 +55,11 @@ class LogLineFormatter:
             yield self._line(folded, part, None)
 
     def _line(self, folded: FoldedLine, text: str, style: Style | None) -> str:
-        when, who = self._when(folded.line.at), _format_ranks(folded, self._find_attempt(folded.line.at))
+        when = self._when(folded.line.at)
+        if self._of_script:
+            who = format_script(folded.line.node, folded.line.stream)
+        else:
+            who = _format_ranks(folded, self._find_attempt(folded.line.at))
         if not self._styled:
             return f"{when} {who} {text}"
         source = _ERR if folded.line.stream == "stderr" else _OUT
@@ -60,6 +72,11 @@ class LogLineFormatter:
             return "unknown-time"
         whole = when.isoformat(timespec="milliseconds")
         return whole.partition("T")[2] if self._styled else whole
+
+
+def format_script(node: str, stream: str) -> str:
+    """Whose output a line of a script is."""
+    return f"[script on {node}{' stderr' if stream == 'stderr' else ''}]"
 
 
 def format_raw(line: OutputLine) -> bytes:

@@ -61,7 +61,7 @@ class _SnapshotRequest:
         self._deadline = time.monotonic() + seconds
         self._requested_at = 0.0
         self._stacks: dict[str, Any] | None = None
-        self._child = _CollectorChild(loop)
+        self._child = CollectorChild(loop)
 
     def begin(self, answer: Callable[[frames.Message], None]) -> None:
         roots = {name: _find_rank_process(root, beacon) for name, (root, beacon) in self._ranks.items() if root}
@@ -112,7 +112,7 @@ def _find_rank_process(root: int, beacon: BeaconState | None) -> int:
     return root
 
 
-class _CollectorChild:
+class CollectorChild:
     """A forked child that collects the passive part, and its results so far."""
 
     def __init__(self, loop: EventLoop) -> None:

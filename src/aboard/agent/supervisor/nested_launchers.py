@@ -52,7 +52,7 @@ class NestedLaunchers:
     def look(self, child: str, pid: int) -> None:
         """Reads one command line."""
         # Late, so that it does not delay a start.
-        from aboard.agent.inspect.launcher_detection import find_launch  # noqa: PLC0415 - the reason is above
+        from aboard.agent.inspect.launch_command import find_launch  # noqa: PLC0415 - the reason is above
 
         words = find_launch(read_command_line(pid))
         if words:
@@ -62,13 +62,18 @@ class NestedLaunchers:
         if child in self._reported or child not in self._secrets:
             return
         self._reported.add(child)
-        command: list[str] = []
-        room = MOST_CHARS
-        for word in list(words)[: MOST_WORDS + 1]:
-            masked = mask_secrets(word, self._secrets[child])
-            room -= len(masked)
-            if len(command) == MOST_WORDS or len(masked) > WORD_CHARS or room < 0:
-                command.append(CUT)
-                break
-            command.append(masked)
-        self._emit("nested", wall=wall, child=child, command=command)
+        self._emit("nested", wall=wall, child=child, command=mask_command(words, self._secrets[child]))
+
+
+def mask_command(words: Iterable[str], secrets: list[str]) -> list[str]:
+    """A command without secrets, cut to what an event may have."""
+    command: list[str] = []
+    room = MOST_CHARS
+    for word in list(words)[: MOST_WORDS + 1]:
+        masked = mask_secrets(word, secrets)
+        room -= len(masked)
+        if len(command) == MOST_WORDS or len(masked) > WORD_CHARS or room < 0:
+            command.append(CUT)
+            break
+        command.append(masked)
+    return command

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aboard.agent.capture.launcher_captures import LauncherCaptures
     from aboard.agent.container.container_processes import ContainerProcesses
     from aboard.agent.supervisor.standby_processes import Standby
 
@@ -86,6 +87,7 @@ class RankProcesses:
         # Images that the agent unpacked for its checks.
         self._unpacked = unpacked
         self._containers: ContainerProcesses | None = None
+        self._captures: LauncherCaptures | None = None
         # By slot.
         self._standbys: dict[str, Standby] = {}
         self.states: dict[str, dict[str, Any]] = {}
@@ -110,7 +112,14 @@ class RankProcesses:
             return
         env = self._build_env(message)
         secrets = [env[key] for key in message.get("secrets") or () if key in env]
-        self.launchers.watch(name, secrets)
+        if message.get("capture"):
+            try:
+                self.open_captures().prepare(name, env, secrets)
+            except OSError as error:
+                self._report_failure(name, "can't capture its launchers: %s" % error.strerror)
+                return
+        else:
+            self.launchers.watch(name, secrets)
         if self._use_standby(name, message, env):
             return
         if message.get("beacon"):
@@ -217,7 +226,8 @@ class RankProcesses:
             clients = {name: pid for pid, name in self._pids.items()}
             begun = {name for name, beacon in self.beacons.states.items() if beacon.phase >= 0}
             targets = self._containers.select_targets(targets, clients, begun)
-        process_tree.send_signal(targets, signal.SIGTERM)
+        # Parents first: a script must not go on to its next line because its command has ended.
+        process_tree.send_signal(sorted(targets), signal.SIGTERM)
         # A stopped process would not notice until the grace is over.
         process_tree.send_signal(targets, signal.SIGCONT)
 
@@ -246,9 +256,24 @@ class RankProcesses:
         return slot is not None
 
     def drop_waiting(self) -> None:
-        """Starts none of those that wait for their image any more."""
+        """Starts none of those that wait for their image any more, and captures no launcher."""
         if self._unpacks is not None:
             self._unpacks.drop()
+        if self._captures is not None:
+            self._captures.refuse_others()
+
+    def open_captures(self) -> LauncherCaptures:
+        """The launchers that scripts have started."""
+        from aboard.agent.capture.launcher_captures import LauncherCaptures  # noqa: PLC0415 - most runs need none
+
+        if self._captures is None:
+            self._captures = LauncherCaptures(self._loop, self._directory, self._emit, self.roots)
+        return self._captures
+
+    def close(self) -> None:
+        self.beacons.close()
+        if self._captures is not None:
+            self._captures.close()
 
     def _wait_for_image(self, name: str, message: frames.Message) -> bool:
         """Whether the image must be unpacked first, once for all children, or could not be."""

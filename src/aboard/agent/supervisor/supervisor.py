@@ -8,12 +8,11 @@ import hmac
 import os
 import signal
 import socket
-import struct
 import time
 from collections import deque
 
 from aboard.agent import frames, process_tree, run_directory
-from aboard.agent.channel import Channel
+from aboard.agent.channel import Channel, read_peer
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
 from aboard.agent.supervisor.copier import Copier
@@ -76,16 +75,10 @@ def connect_to_supervisor(run: str) -> tuple[int, int]:
             connection.connect(os.path.join(run_directory.resolve_directory(run), run_directory.SOCKET))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise OSError(error.errno, "no supervisor for run %s on this node" % run) from error
-        pid, uid = _read_peer(connection)
+        pid, uid = read_peer(connection)
         if uid != os.getuid():
             raise OSError(13, "the socket of run %s belongs to another user" % run)
         return connection.detach(), pid
-
-
-def _read_peer(connection: socket.socket) -> tuple[int, int]:
-    """The pid and user of whoever connected, or of whoever listens: unix(7)."""
-    pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
 
 
 def _run_supervisor(
@@ -167,7 +160,7 @@ class Supervisor:
             self._bridge.close()
         for output in self._children.outputs:
             output.close()
-        self._children.beacons.close()
+        self._children.close()
         self._copier.close()
         self._ports.close()
 
@@ -230,7 +223,7 @@ class Supervisor:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             connection, _address = self._listener.accept()
-            pid, uid = _read_peer(connection)
+            pid, uid = read_peer(connection)
             if uid != os.getuid():
                 connection.close()
                 return
@@ -305,6 +298,9 @@ class Supervisor:
     def _handle(self, message: frames.Message) -> None:
         if message["op"] in ("stacks", "witness"):
             (self._collect_stacks if message["op"] == "stacks" else self._collect_snapshot)(message)
+            return
+        if message["op"] in ("capture", "release", "activity"):
+            self._children.open_captures().handle(message, self._make_reply(message))
             return
         if message["op"] in ("leave", "continued"):
             self._hear_bridge(message)

@@ -29,7 +29,7 @@ UNSET = "no value"
 # Variables that legitimately differ between nodes.
 OWN_VARIABLES = {
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GLOO_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_IB_HCA",
-    "NCCL_SOCKET_IFNAME", "OMP_PLACES",
+    "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS", "OMP_PLACES",
 }  # fmt: skip
 _SAME_EVERYWHERE = {"torch", "nccl", "cuda", "rocm"}
 _MAX_FIXES = 4

@@ -1,7 +1,7 @@
 """The command after `--` as typed: a program, or a pasted launcher command."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,8 @@ from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from aboard.core.launchers.captured_launch import Capture
+    from aboard.core.launchers.command_kind import CommandKind
     from aboard.core.launchers.launcher_command import LauncherCommand
 
 
@@ -34,24 +36,80 @@ class TypedCommand:
     module: bool
     no_python: bool
     words: tuple[str, ...] = ()
+    capture: bool | None = None
 
     def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
         """What to run, on which nodes, and notes for the user; a pasted launcher command may name nodes itself."""
         pasted = self._pasted
         if pasted is None:
             return LaunchRequest(program=self._program()), self.where.cluster(), ()
+        return self.apply(pasted)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the command runs as it is until it calls a launcher, which is then replaced."""
+        return self._kind is not None and self._kind.value == "captured"
+
+    @cached_property
+    def _kind(self) -> "CommandKind | None":
+        """What happens to the command; None for a program of the user's own.
+
+        In a Slurm job and in containers, scripts are read instead of captured.
+        """
+        if self.module or self.no_python or (self._is_own_program and not self.capture):
+            return None
+        from aboard.core.launchers.command_kind import CommandKind, choose_kind  # noqa: PLC0415 - for those who paste
+
+        in_job = self.where.allocation is not None or self.where.job_to_submit is not None
+        kind = choose_kind(self.command, self.capture, slurm=in_job, launch=self.launch_words)
+        if kind is CommandKind.CAPTURED and any(node.container is not None for node in self.where.cluster()):
+            kind = choose_kind(self.command, None, slurm=True, launch=self.launch_words)
+        return None if kind is CommandKind.RANK else kind
+
+    def apply(
+        self, pasted: "LauncherCommand", read_file: Callable[[str], str] | None = None
+    ) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
+        """What a launcher's command runs, on which nodes, and notes.
+
+        `read_file` reads files of a captured command: they are on the node that called the launcher. If that is this
+        machine only because the user named no nodes, its hostfile names them.
+        """
         from aboard.core.launchers.node_selection import apply_hostfile_slots, select_nodes  # noqa: PLC0415 - for those who paste
 
-        where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
+        is_placed = read_file is not None and self.where.cluster().source != THIS_MACHINE
+        where = self.where if is_placed else self.where.with_default(hostfile=pasted.hostfile, include="", exclude="")
+        where = where.with_default(hostfile=where.hostfile, include=pasted.include, exclude=pasted.exclude)
         cluster = where.cluster()
         without_job = pasted.slurm is not None and self.where.allocation is None
         notes = (f"No job is submitted: {escape_text(cluster.source)} names the nodes.",) if without_job else ()
         nodes = cluster.nodes
         if pasted.hostfile is not None and where.hostfile != pasted.hostfile:
-            text = read_text(pasted.hostfile, fix=configuration.FILE.fix("hostfile"))
+            if read_file is not None:
+                text = read_file(pasted.hostfile)
+            else:
+                text = read_text(pasted.hostfile, fix=configuration.FILE.fix("hostfile"))
             nodes, more = apply_hostfile_slots(nodes, parse_hostfile(text, where=pasted.hostfile), pasted.hostfile)
             notes = (*notes, *more)
         return pasted.request, replace(cluster, nodes=select_nodes(pasted, nodes)), (*notes, *pasted.notes)
+
+    def read_capture(self, capture: "Capture") -> "LauncherCommand":
+        """The command of a launcher that a script has called."""
+        from aboard.config.accelerate_config import parse_accelerate_config  # noqa: PLC0415 - for those who paste
+        from aboard.core.launchers.captured_launch import read_captured_launch  # noqa: PLC0415 - for those who paste
+
+        return read_captured_launch(
+            capture, self.launch_words, lambda text, path: parse_accelerate_config(text, file=path)
+        )
+
+    def apply_capture(
+        self, command: "LauncherCommand", capture: "Capture"
+    ) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
+        """What that command runs, on which nodes, and notes."""
+        from aboard.config.accelerate_config import parse_accelerate_config  # noqa: PLC0415 - for those who paste
+        from aboard.core.launchers.captured_launch import CapturedFiles  # noqa: PLC0415 - for those who paste
+
+        parse = lambda text, path: parse_accelerate_config(text, file=path)  # noqa: E731 - as short as it can be
+        return self.apply(command, CapturedFiles(capture=capture, parse=parse).read)
 
     def find_job(self) -> SlurmSettings | None:
         """The job to submit: that of a pasted srun or sbatch, unless nodes are named, or that of cluster.slurm."""
@@ -80,12 +138,11 @@ class TypedCommand:
     @cached_property
     def _pasted(self) -> "LauncherCommand | None":
         """The launcher's command that was pasted; None if the words are a program of their own."""
-        if self._is_own_program:
+        if self._kind is None or self.is_captured:
             return None
         # The tables of the launchers' flags, for those who paste.
         from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
         from aboard.config.deepy_program import run_deepy  # noqa: PLC0415 - the reason is above
-        from aboard.core.launchers.launcher_command import ABOARD_LAUNCH  # noqa: PLC0415 - the reason is above
         from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
 
         files = HeadFiles(allow_file=self.where.allow_file)
@@ -95,8 +152,13 @@ class TypedCommand:
             environ=os.environ,
             cwd=str(Path.cwd()),
             run_deepy=run_deepy,
-            launch=self.words[: self.words.index("--")] if "--" in self.words else ABOARD_LAUNCH,
+            launch=self.launch_words,
         )
+
+    @property
+    def launch_words(self) -> tuple[str, ...]:
+        """The words that the user typed before `--`."""
+        return self.words[: self.words.index("--")] if "--" in self.words else ("aboard", "launch")
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""

@@ -1,7 +1,7 @@
 """The output of a launch: the preflight check, the rank table with the ranks' lines above it, and the summary."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -10,13 +10,13 @@ from rich.live import Live
 from rich.text import Text
 
 from aboard.cli.printed_output import print_findings, print_report, print_warnings
-from aboard.core.exit_codes import EXIT_BLOCKED
+from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import Action
 from aboard.core.run.run_state import describe_spare
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import network
-from aboard.diagnoses.untrusted import quote_word
+from aboard.diagnoses.untrusted import escape_lines, quote_word
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
@@ -36,7 +36,7 @@ from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.launch.finished_run import FinishedRun, FinishedRunView, format_summary_lines
 from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
-from aboard.ui.log_lines import LogLineFormatter
+from aboard.ui.log_lines import LogLineFormatter, format_script
 from aboard.ui.status_marks import FINE
 from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
 
@@ -82,6 +82,8 @@ class LaunchView:
         self._conductor: Conductor | None = None
         # The verdict that was printed last.
         self._shown: tuple[Finding, ...] = ()
+        # What a script was last seen doing.
+        self._waited = ""
         self._styled = console.is_terminal
         self._lines = LogLineFormatter(styled=self._styled)
         self._reader: LogReader | None = None
@@ -100,9 +102,7 @@ class LaunchView:
 
     def show_preflight(self, report: CheckReport) -> None:
         """Shows the preflight warnings that do not stop the run, before it begins."""
-        if self._looking is not None:
-            self._looking.stop()
-            self._looking = None
+        self._stop_looking()
         print_warnings(self._console, report.findings, without=AUTO_FIXED_CODE)
 
     def say(self, text: str) -> None:
@@ -111,7 +111,36 @@ class LaunchView:
         else:
             self._write(text)
 
+    def script_line(self, node: str, stream: str, text: str) -> None:
+        """Shows a line that the script has printed."""
+        self._stop_looking()
+        self.say(f"{format_script(node, stream)} {text}")
+
+    def script_captured(self, text: str, notes: Sequence[str]) -> None:
+        """Shows which launcher was captured, and how its command is understood."""
+        self._stop_looking()
+        for line in (text, *(f"note: {escape_lines(note)}" for note in notes)):
+            self.say(line)
+
+    def script_waits(self, text: str) -> None:
+        """Shows what a script does before it calls its launcher: below the lines, or each new thing in a line."""
+        if self._live is not None:
+            self._live.wait_for(text)
+        elif text.partition(";")[0] != self._waited:
+            self._waited = text.partition(";")[0]
+            if text:
+                self._write(text)
+
+    def script_resumes(self) -> None:
+        """Shows all that ranks printed before the script goes on."""
+        self._finish_lines()
+        if self._live is not None:
+            self._live.wait_for("")
+
     def began(self, conductor: Conductor) -> None:
+        if self._conductor is not None:
+            # A further run of a script.
+            self._plain = PlainLaunchWriter(self._write)
         self._conductor = conductor
         self._reader = LogReader(self._run.logs)
         # A run that a further Slurm job continues has output already.
@@ -146,15 +175,24 @@ class LaunchView:
             self._plain.update(progress)
 
     def close(self) -> None:
+        self._stop_looking()
+        self._finish_lines()
+        if self._live is not None:
+            self._live.close()
+
+    def _stop_looking(self) -> None:
+        """Ends the view of the preflight check."""
         if self._looking is not None:
             self._looking.stop()
+            self._looking = None
+
+    def _finish_lines(self) -> None:
+        """Shows what ranks printed after the last tick."""
         if self._reader is not None:
-            # Output written after the last tick.
             if self._backlog is not None and not self._backlog.show(self.say, LAST_SECONDS[self._styled], last=True):
                 self.say(f"… the rest is not shown: aboard logs {self._run.id}")
             self._reader.close()
-        if self._live is not None:
-            self._live.close()
+            self._reader = None
 
     def _write(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
@@ -208,7 +246,7 @@ def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, comma
     """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
     if result.outcome is None or result.progress is None:
         print_findings(console, [finding for finding in result.reasons if finding.severity > Severity.INFO])
-        return EXIT_BLOCKED
+        return (result.script.code if result.script is not None else None) or EXIT_BLOCKED
     end = FinishedRun(
         progress=result.progress,
         findings=result.outcome.findings,
@@ -220,4 +258,8 @@ def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, comma
         adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )
     print_report(console, FinishedRunView(end), format_summary_lines(end))
-    return result.outcome.code
+    script_code = 0
+    if result.script is not None and result.script.code != 0:
+        script_code = result.script.code or EXIT_FAILED
+        console.print(f"the script on {result.script.node} ended: {result.script.reason}", markup=False)
+    return result.outcome.code or script_code

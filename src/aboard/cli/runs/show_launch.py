@@ -18,14 +18,19 @@ from aboard.cli.runs.launch_view import LaunchView, format_finished_lines, show_
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_ERROR, EXIT_FAILED, choose_exit_code
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import Plan
+from aboard.core.probes.facts import Facts
 from aboard.core.run.lease import Lease
 from aboard.core.run.node_trial import TrialResult, build_trial_finding
-from aboard.diagnoses import AboardError, Severity
+from aboard.diagnoses import AboardError, InputError, Severity
 from aboard.diagnoses.untrusted import escape_lines
+from aboard.diagnoses.usage import commands
+from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.background_run import StartReporter, start_in_background
-from aboard.flows.launch.launch_run import LaunchSpec, plan_launch
+from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, ScriptCommand, plan_launch
+from aboard.flows.launch.launch_script import capture_launch
 from aboard.flows.launch.launch_session import LaunchSession
+from aboard.flows.launch.script_sessions import ScriptLog
 from aboard.flows.launch.trial import run_trial
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.record.runs import Runs
@@ -51,6 +56,7 @@ async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
             encode_plan=partial(build_plan_document, lease=spec.lease),
             dialer=dialer,
             on_report=view.show_preflight,
+            script_observer=view,
         )
     except TrainingFinished as finished:
         return show_finished(console, session.run, finished)
@@ -116,8 +122,16 @@ async def _send_files(spec: LaunchSpec, dialer: NodeDialer | None = None) -> Non
 
 def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool = False) -> int:
     """Prints the plan and any findings; returns the exit code that findings would give the launch."""
+    known = None
+    if spec.script is not None:
+        if not spec.script.forced:
+            return _print_script(spec, spec.script, needs_plan=as_json or other is not None)
+        captured, known = _capture_launch(spec)
+        if isinstance(captured, LaunchResult):
+            return _print_refusal(captured)
+        spec = captured
     try:
-        plan, found = asyncio.run(plan_launch(spec, check_observer=NullCheckObserver()))
+        plan, found = asyncio.run(plan_launch(spec, check_observer=NullCheckObserver(), known=known))
     except TrainingFinished as finished:
         click.echo("\n".join(format_finished_lines(finished, Runs.of(os.environ))))
         return 0
@@ -133,6 +147,32 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
     return choose_exit_code(findings)
 
 
+def _capture_launch(spec: LaunchSpec) -> tuple[LaunchSpec | LaunchResult, Facts]:
+    """What the script starts; it runs up to its launcher, and its output goes to stderr."""
+    return asyncio.run(capture_launch(spec, ScriptLog(sys.stderr), NullCheckObserver()))
+
+
+def _print_refusal(result: LaunchResult) -> int:
+    print_findings(
+        Console(stderr=True, highlight=False), [each for each in result.reasons if each.severity > Severity.INFO]
+    )
+    return EXIT_BLOCKED
+
+
+def _print_script(spec: LaunchSpec, script: ScriptCommand, *, needs_plan: bool) -> int:
+    """Says what a dry run can't know without running the script; an error if the plan itself was asked for."""
+    words = quote_command_line(script.words)
+    seen = f"{words} is not run, so its launcher and the ranks are not known"
+    if needs_plan:
+        raise InputError.of(commands.LAUNCH_DRY, "--dry-run", seen, "capture", command=words)
+    print_notes(spec.notes)
+    click.echo(
+        f"{words} would run on {spec.cluster.nodes[0].name}, and Aboard would start the ranks once it calls its"
+        f" launcher.\nTo see the plan, add --capture: the lines before the launcher are really run."
+    )
+    return 0
+
+
 def _format_for_launcher(plan: Plan, other: str) -> str:
     if other == "torchrun":
         return format_torchrun(build_plan_export(plan))
@@ -146,6 +186,11 @@ def _format_for_launcher(plan: Plan, other: str) -> str:
 def show_trial(spec: LaunchSpec) -> int:
     """Returns 0 if every group passed, 1 if one failed, 2 if the preflight check already failed."""
     asyncio.run(_send_files(spec))
+    if spec.script is not None:
+        captured, _known = _capture_launch(spec)
+        if isinstance(captured, LaunchResult):
+            return _print_refusal(captured)
+        spec = captured
     run = LaunchSession(spec).run
     console = Console(highlight=False)
     report, results = asyncio.run(run_trial(spec, run, partial(_print_group, console)))

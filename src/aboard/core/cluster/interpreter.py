@@ -22,6 +22,7 @@ class InterpreterSource(Enum):
     CONFIGURED = "cluster.python"
     SETUP = "setup"
     CONTAINER = "in the container"
+    SCRIPT = "from the script"
     VIRTUAL_ENV = "$VIRTUAL_ENV"
     CONDA_PREFIX = "$CONDA_PREFIX"
     ABOARD = "runs aboard"

@@ -57,6 +57,7 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
         include=hosts.include,
         exclude=hosts.exclude,
         picked=_parse_gpu_ids(settings),
+        per_node=hosts.per_node,
         notes=(*flags.notes, *notes, *hosts.notes),
     )
 
@@ -87,13 +88,17 @@ def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, 
 
 @dataclass(frozen=True, kw_only=True)
 class _Hosts:
-    """The nodes from DeepSpeed's settings, and the variables that its launcher would send to them."""
+    """The nodes from DeepSpeed's settings, and the variables that its launcher would send to them.
+
+    Otherwise accelerate is `per_node`.
+    """
 
     hostfile: str | None = None
     include: str = ""
     exclude: str = ""
     env: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
     notes: tuple[str, ...] = ()
+    per_node: bool = True
 
 
 def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Hosts:
@@ -117,6 +122,7 @@ def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Host
         exclude=exclude,
         env=collect_exported_env(context.environ, cwd=context.cwd) | more,
         notes=tuple(f"Environment variables read from {file}." for file in env_files),
+        per_node=False,
     )
 
 

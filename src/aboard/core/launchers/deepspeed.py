@@ -37,9 +37,8 @@ GRAMMAR = FlagGrammar(
         *list_flags(obey_flag, "--hostfile|-H --include|-i --exclude|-e --master_addr --venv_script"),
         *list_flags(obey_flag, "--num_nodes --num_gpus|--num_accelerators --ssh_port", takes=FlagValueKind.NUMBER),
         obey_flag("--master_port", takes=FlagValueKind.PORT),
-        *list_flags(obey_switch, "--module --no_python --no_local_rank --bind_cores_to_rank"),
+        *list_flags(obey_switch, "--module --no_python --no_local_rank --bind_cores_to_rank --no_ssh"),
         skip_flag("--node_rank", note=_NODE_RANK),
-        skip_flag("--no_ssh", takes=_NOTHING, note="is not needed: one command starts all nodes"),
         skip_flag("--no_ssh_check", takes=_NOTHING, note="is not needed: the quick check probes every node"),
         skip_flag("--force_multi", takes=_NOTHING, note="is not needed: one remote node is handled like many"),
         skip_flag("--save_pid", takes=_NOTHING, note="is not needed: aboard status and aboard stop know the run"),
@@ -95,6 +94,8 @@ def parse_deepspeed(words: Sequence[str], context: LauncherContext) -> LauncherC
         more, env_files = read_env_files(context)
         env |= more
         notes += tuple(f"Environment variables read from {path}." for path in env_files)
+    if flags.on("no_ssh"):
+        notes += ("--no_ssh is not needed: one command starts all nodes.",)
     master_address = parse_master(flags.text("master_addr"), flags.values.get("master_port"), where="--master_addr")
     gpus = flags.count("num_gpus")
     return LauncherCommand(
@@ -114,6 +115,7 @@ def parse_deepspeed(words: Sequence[str], context: LauncherContext) -> LauncherC
         picked=tuple(range(gpus)) if gpus else None,
         setup=(f"source {venv}",) if (venv := flags.text("venv_script")) else (),
         ssh_port=flags.count("ssh_port"),
+        per_node=flags.on("no_ssh"),
         notes=(*flags.notes, *notes),
     )
 

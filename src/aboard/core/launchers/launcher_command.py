@@ -62,7 +62,8 @@ class LauncherCommand:
     `include` and `exclude` are DeepSpeed's filters. `picked` are the slots to use on every node, `setup` lines are
     appended to each node's own, `ssh_port` and `workdir` are for nodes without their own. `notes` say which flags were
     dropped, and why. `slurm` is the job that srun or sbatch would ask for; None inside a job. `container` is what the
-    command starts its launcher in; it replaces the nodes' own.
+    command starts its launcher in; it replaces the nodes' own. A launcher that is `per_node` starts the ranks of its
+    own node, so each node runs it. `python` would have run a captured launcher; "" is each node's own.
     """
 
     launcher: str
@@ -76,6 +77,8 @@ class LauncherCommand:
     workdir: str | None = None
     slurm: SlurmSettings | None = None
     container: Container | None = None
+    per_node: bool = False
+    python: str = ""
     notes: tuple[str, ...] = ()
 
     @property

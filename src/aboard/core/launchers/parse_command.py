@@ -54,7 +54,7 @@ _NEED_LAUNCH = frozenset({"accelerate", "accelerate.commands.accelerate_cli"})
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python[0-9.]*")
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SLOTS = re.compile(r"\d{1,4}(,\d{1,4})*")
 
 
@@ -79,14 +79,13 @@ def parse_launcher_command(
 
 
 def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherCommand | None:
-    set_before, command = _split_assignments(words)
+    set_before, command = split_assignments(words)
     if not command:
         return None
     if command[0].rpartition("/")[2] in RUNTIMES:
         in_container = parse_container(command, replace(context, environ={**context.environ, **set_before}))
         return _apply_assignments(in_container, set_before)
-    name, rest = _split_module(command) or (command[0].rpartition("/")[2], command[1:])
-    reader = _BY_MODULE.get(name) or _BY_NAME.get(name)
+    name, rest, reader = _find_reader(command)
     if reader is None:
         inside = replace(context, environ={**context.environ, **set_before})
         refuse_wrapped_command(command, set_before, inside, frozenset(_BY_NAME) | RUNTIMES)
@@ -98,7 +97,17 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
     return _apply_assignments(_add_path_note(result, command[0]), set_before)
 
 
-def _split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+def is_launcher(words: Sequence[str]) -> bool:
+    """Whether the words are a launcher's command, or start one in a container."""
+    return words[0].rpartition("/")[2] in RUNTIMES or _find_reader(words)[2] is not None
+
+
+def _find_reader(words: Sequence[str]) -> tuple[str, Sequence[str], _Reader | None]:
+    name, rest = _split_module(words) or (words[0].rpartition("/")[2], words[1:])
+    return name, rest, _BY_MODULE.get(name) or _BY_NAME.get(name)
+
+
+def split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
     """Splits off leading assignments (`NCCL_DEBUG=INFO torchrun …`) as a shell does, with or without `env`."""
     env: dict[str, str] = {}
     rest = list(words)
@@ -141,13 +150,13 @@ def _add_path_note(command: LauncherCommand, first: str) -> LauncherCommand:
 
 def _apply_assignments(command: LauncherCommand, env: Mapping[str, str]) -> LauncherCommand:
     """Passes variables set before the command to every rank; devices among them become slots."""
-    devices = env.get(_VISIBLE, "")
+    devices = env.get(VISIBLE, "")
     has_slots = command.picked is not None or command.include or command.exclude
-    if _VISIBLE in env and has_slots:
-        note = f"{_VISIBLE}={escape_text(devices)} is not used: the launcher's flags say which slots to use."
+    if VISIBLE in env and has_slots:
+        note = f"{VISIBLE}={escape_text(devices)} is not used: the launcher's flags say which slots to use."
         command = replace(command, notes=(*command.notes, note))
-        env = {name: value for name, value in env.items() if name != _VISIBLE}
+        env = {name: value for name, value in env.items() if name != VISIBLE}
     elif _SLOTS.fullmatch(devices):
         command = replace(command, picked=tuple(map(int, devices.split(","))))
-        env = {name: value for name, value in env.items() if name != _VISIBLE}
+        env = {name: value for name, value in env.items() if name != VISIBLE}
     return replace(command, request=replace(command.request, env={**command.request.env, **env})) if env else command

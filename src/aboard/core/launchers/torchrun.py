@@ -117,6 +117,7 @@ def _build_command(flags: ParsedFlags) -> LauncherCommand:
             bind=_is_bound(flags),
             restarts=flags.count("max_restarts") or 0,
         ),
+        per_node=True,
         notes=(*flags.notes, *notes, *master_address.notes),
     )
 

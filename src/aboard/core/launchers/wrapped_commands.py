@@ -17,32 +17,30 @@ from aboard.diagnoses.usage.pasted_commands import WRAPPED, quote_command_line
 from aboard.lazy_dataclass import dataclass
 
 # They start what follows on each node, whatever it is.
-_STARTERS = frozenset({"pdsh", "clush", "ssh", "sudo"})
+STARTERS = frozenset({"pdsh", "clush", "ssh", "sudo"})
 # Launchers that Aboard doesn't read, with the fix.
 _OTHER_LAUNCHERS: Mapping[str, str] = {
     **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), "mpi"),
-    **dict.fromkeys(("composer", "colossalai", "torchx"), "torchrun"),
+    **dict.fromkeys(("composer", "torchx"), "torchrun"),
     **dict.fromkeys(("ray", "horovodrun"), "other"),
 }
 # Some of them have commands that start no ranks, such as `ray status`.
 _STARTING_WORDS: Mapping[str, frozenset[str]] = {
-    "colossalai": frozenset({"run"}),
     "torchx": frozenset({"run"}),
     "ray": frozenset({"start", "up", "submit", "job", "exec"}),
 }
-_PER_SLOT = ("torchrun", "--nproc-per-node", "gpu", "-m")
-_ACCELERATE = ("accelerate", "launch", "-m")
-# Front ends that start a launcher: the program and its command, and what they start with the same arguments.
-_FRONT_ENDS: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("axolotl", "train"): (*_ACCELERATE, "axolotl.cli.train"),
-    ("axolotl", "evaluate"): (*_ACCELERATE, "axolotl.cli.evaluate"),
-    ("llamafactory-cli", "train"): (*_PER_SLOT, "llamafactory.launcher"),
-    ("lmf", "train"): (*_PER_SLOT, "llamafactory.launcher"),
-    ("swift", "sft"): (*_PER_SLOT, "swift.cli.sft"),
-    ("swift", "pt"): (*_PER_SLOT, "swift.cli.pt"),
-    ("swift", "rlhf"): (*_PER_SLOT, "swift.cli.rlhf"),
-    **{("trl", name): (*_ACCELERATE, f"trl.scripts.{name}") for name in ("sft", "dpo", "grpo", "kto", "reward")},
-    ("tune", "run"): (),
+_PER_SLOT = ("torchrun", "--nproc-per-node", "gpu")
+DEEPY = "deepy.py"
+# Programs that choose a launcher and start it, with their commands that do so; None for programs that always do.
+_FRONT_ENDS: Mapping[str, frozenset[str] | None] = {
+    "axolotl": frozenset({"train", "evaluate"}),
+    "llamafactory-cli": frozenset({"train"}),
+    "lmf": frozenset({"train"}),
+    "swift": frozenset({"sft", "pt", "rlhf"}),
+    "trl": frozenset({"sft", "dpo", "grpo", "kto", "reward", "rloo"}),
+    "tune": frozenset({"run"}),
+    "colossalai": frozenset({"run"}),
+    DEEPY: None,
 }
 _MODULES = {"axolotl.cli.main": "axolotl", "llamafactory.cli": "llamafactory-cli", "swift.cli.main": "swift"}
 _MODULES |= {"trl.cli": "trl"}
@@ -68,6 +66,9 @@ _NUMA = frozenset({"-i", "-p", "-P", "-m", "-N", "-C", "-w", "--interleave", "--
 _NUMA |= {"--cpunodebind", "--physcpubind", "--weighted-interleave", "--preferred-many"}
 _NSYS = frozenset({"-o", "-t", "-s", "-c", "-w", "-f", "-x", "-d", "-y", "-b", "-e", "-n", "-k", "-h", "--trace"})
 _NSYS |= {"--output", "--sample", "--capture-range", "--force-overwrite", "--stats", "--duration", "--delay"}
+ENVIRONMENT_MANAGERS = frozenset(
+    {"uv", "conda", "mamba", "micromamba", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi"}
+)
 _WRAPPERS: Mapping[str, _Wrapper] = {
     "nohup": _Wrapper(fix="nohup"),
     "setsid": _Wrapper(fix="nohup"),
@@ -88,10 +89,7 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "nvprof": _Wrapper(valued=_NSYS, fix="profiler"),
     "py-spy": _Wrapper(valued=_NSYS | {"-r", "--rate", "--format"}, subcommand="record", fix="profiler"),
     "strace": _Wrapper(valued=frozenset({"-e", "-o", "-s", "-p", "-P"}), fix="profiler"),
-    **{
-        name: _Wrapper(valued=_ENVIRONMENT, subcommand="run", fix="before")
-        for name in ("uv", "conda", "mamba", "micromamba", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi")
-    },
+    **{name: _Wrapper(valued=_ENVIRONMENT, subcommand="run", fix="before") for name in ENVIRONMENT_MANAGERS},
 }
 # They run what follows, or a quoted command, outside of the rank or several times, with the fix.
 _SESSIONS: Mapping[str, str] = {
@@ -101,6 +99,7 @@ _SESSIONS: Mapping[str, str] = {
 _MOST_WORDS, _LONGEST_TEXT = 100, 10_000
 _EXPANDED = re.compile(r"[;&|<>(){}$`*?\n]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON = re.compile(r"python[0-9.]*")
 _SEPARATORS = re.compile(r"[;&|\n(){}]")
 _READ = frozenset({"torchrun", "deepspeed", "accelerate", "accelerate-launch", "python", "python3"})
 _TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher")
@@ -113,25 +112,58 @@ def refuse_wrapped_command(
     first = _get_base_name(words[0])
     set_before = [f"{name}={value}" for name, value in before.items()]
     launcher_at = next((index for index, word in enumerate(words) if index and _get_base_name(word) in launchers), None)
-    if (first in _STARTERS or _OTHER_LAUNCHERS.get(first) == "mpi") and launcher_at is not None:
+    if (first in STARTERS or _OTHER_LAUNCHERS.get(first) == "mpi") and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
         seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-        command = quote_command_line(words[launcher_at:])
-        raise _build_refusal(first, seen, _fill_fix(context, "starter", starter=first, command=command))
+        raise build_starter_refusal(first, words[launcher_at:], seen, context.launch)
     if first in _SESSIONS and ("/" not in words[0] or words[0].startswith("/")):
         _refuse_session(words, set_before, context, launchers)
-    _refuse_front_end(words, before, context)
+    if (front_end := find_front_end(words)) not in {"", DEEPY}:
+        seen = f"{front_end} would start a launcher in every rank, and each would start a run of its own"
+        raise _build_refusal(front_end, seen, WRAPPED.fix("front-end", name=front_end))
     _refuse_other_launcher(words, set_before, context)
     if (text := find_command_text(words)) is not None:
         _refuse_shell_text(first, text, words, context)
-    inner = _strip_wrapper(words)
+    inner = strip_wrapper(words)
     if inner and _starts_launcher(inner, context):
         seen = f"{first} would start {_describe(inner)} in every rank, and each would start a run of its own"
-        command, way = quote_command_line([*set_before, *inner]), _WRAPPERS[first].fix
-        if way == "before":
-            wrapper = quote_command_line(words[: len(words) - len(inner)])
-            raise _build_refusal(first, seen, _fill_fix(context, "before", wrapper=wrapper, command=command))
-        raise _build_refusal(first, seen, _fill_fix(context, way, wrapper=first, command=command))
+        raise build_wrapper_refusal(words, inner, set_before, seen, context.launch)
+
+
+def build_starter_refusal(starter: str, command: Sequence[str], seen: str, launch: Sequence[str]) -> InputError:
+    """The refusal of sudo, ssh or the like around a command; `launch` are the words that were typed before `--`."""
+    fix = _fill_fix(launch, "starter", starter=starter, command=quote_command_line(command))
+    return _build_refusal(starter, seen, fix)
+
+
+def build_wrapper_refusal(
+    words: Sequence[str], inner: Sequence[str], before: Sequence[str], seen: str, launch: Sequence[str]
+) -> InputError:
+    """The refusal of a wrapper around the `inner` command, with what to type instead; `before` come before that."""
+    name = _get_base_name(words[0])
+    command, variant = quote_command_line([*before, *inner]), _WRAPPERS[name].fix
+    wrapper = quote_command_line(words[: len(words) - len(inner)]) if variant == "before" else name
+    return _build_refusal(name, seen, _fill_fix(launch, variant, wrapper=wrapper, command=command))
+
+
+def find_front_end(words: Sequence[str]) -> str:
+    """The name of the front end that the command is; "" for any other program."""
+    name, rest = _get_base_name(words[0]), list(words[1:])
+    if _PYTHON.fullmatch(name):
+        while rest and rest[0].startswith("-") and rest[0] != "-m":
+            rest = rest[2 if rest[0] in {"-W", "-X"} else 1 :]
+        is_module = rest[:1] == ["-m"]
+        program = "".join(rest[1:2] if is_module else rest[:1])
+        name, rest = (_MODULES.get(program, "") if is_module else _get_base_name(program)), rest[2:]
+        if not is_module and name != DEEPY:
+            return ""
+    commands = _FRONT_ENDS.get(name, frozenset())
+    return name if commands is None or "".join(rest[:1]) in commands else ""
+
+
+def may_be_refused(name: str) -> bool:
+    """Whether `refuse_wrapped_command` looks at commands of the program."""
+    return name in STARTERS or name in _OTHER_LAUNCHERS or name in _SESSIONS or name in _WRAPPERS
 
 
 def find_launcher_name(line: str) -> str:
@@ -146,9 +178,9 @@ def find_launcher_name(line: str) -> str:
         at = words.index("-m") if "-m" in words else len(words)
         flags = all(word.startswith("-") for word in words[1:at])
         return name if flags and any(word.startswith(_TORCH_MODULES) for word in words[at + 1 : at + 2]) else ""
-    if name in _READ or name in _OTHER_LAUNCHERS or (name, "".join(words[1:2])) in _FRONT_ENDS:
+    if name in _READ or name in _OTHER_LAUNCHERS or (words and find_front_end(words)):
         return name if words[1:] else ""
-    inner = _strip_wrapper(words)
+    inner = strip_wrapper(words)
     return find_launcher_name(" ".join(inner)) if inner else ""
 
 
@@ -171,7 +203,7 @@ def _refuse_session(
             raise _build_refusal(name, seen, WRAPPED.fix("text", name=launcher))
         if _starts_launcher(inner, context):
             command = quote_command_line([*set_before, *(inner[: inner.index(":::")] if ":::" in inner else inner)])
-            raise _build_refusal(name, seen, _fill_fix(context, _SESSIONS[name], wrapper=name, command=command))
+            raise _build_refusal(name, seen, _fill_fix(context.launch, _SESSIONS[name], wrapper=name, command=command))
 
 
 def _split_text(text: str) -> Sequence[str]:
@@ -190,28 +222,6 @@ def _find_started(words: Sequence[str], launchers: frozenset[str]) -> str:
     return name if name in launchers and rest else find_launcher_name(" ".join(words))
 
 
-def _refuse_front_end(words: Sequence[str], before: Mapping[str, str], context: LauncherContext) -> None:
-    """Raises with the launcher's own command, which is what the front end would start."""
-    name, rest = _get_base_name(words[0]), words[1:]
-    if re.fullmatch(r"python[0-9.]*", name) and "-m" in words:
-        at = words.index("-m")
-        if any(not word.startswith("-") for word in words[1:at]):
-            return
-        name, rest = _MODULES.get("".join(words[at + 1 : at + 2]), ""), words[at + 2 :]
-    started = _FRONT_ENDS.get((name, "".join(rest[:1])))
-    if started is None:
-        return
-    seen = f"{name} {rest[0]} starts a launcher of its own in every rank, and each would start a run of its own"
-    if not started:
-        raise _build_refusal(name, seen, _fill_fix(context, "recipe"))
-    per_node = before.get("NPROC_PER_NODE", "")
-    if per_node.isdecimal():
-        started = tuple(per_node if word == "gpu" else word for word in started)
-    env = [f"{key}={value}" for key, value in before.items() if key not in {"NPROC_PER_NODE", "NNODES", "NODE_RANK"}]
-    command = quote_command_line([*env, *started, *rest[1:]])
-    raise _build_refusal(name, seen, _fill_fix(context, "front-end", name=name, command=command))
-
-
 def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str], context: LauncherContext) -> None:
     name = _get_base_name(words[0])
     fix = _OTHER_LAUNCHERS.get(name)
@@ -222,9 +232,9 @@ def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str], cont
     script = next((index for index, word in enumerate(words) if word.endswith(".py")), None)
     if fix == "other" or script is None:
         raise _build_refusal(name, seen, WRAPPED.fix("other", name=name))
-    ranks = () if fix == "mpi" else _PER_SLOT[:3]
+    ranks = () if fix == "mpi" else _PER_SLOT
     command = quote_command_line([*set_before, *ranks, *words[script:]])
-    raise _build_refusal(name, seen, _fill_fix(context, fix, name=name, command=command))
+    raise _build_refusal(name, seen, _fill_fix(context.launch, fix, name=name, command=command))
 
 
 def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: LauncherContext) -> None:
@@ -245,10 +255,10 @@ def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: Lau
         raise _build_refusal(shell, seen, WRAPPED.fix("text", name=_get_base_name(started.words[0])))
     new = {name: value for name, value in started.env.items() if context.environ.get(name) != value and name != "PWD"}
     command = quote_command_line([*(f"{name}={value}" for name, value in new.items()), *started.words])
-    raise _build_refusal(shell, seen, _fill_fix(context, "wrapper", wrapper=f"{shell} -c", command=command))
+    raise _build_refusal(shell, seen, _fill_fix(context.launch, "wrapper", wrapper=f"{shell} -c", command=command))
 
 
-def _strip_wrapper(words: Sequence[str]) -> Sequence[str]:
+def strip_wrapper(words: Sequence[str]) -> Sequence[str]:
     """The command that a wrapper runs; empty for any other program."""
     wrapper = _WRAPPERS.get(_get_base_name(words[0]))
     if wrapper is None:
@@ -275,6 +285,8 @@ def _strip_wrapper(words: Sequence[str]) -> Sequence[str]:
 
 def _starts_launcher(words: Sequence[str], context: LauncherContext) -> bool:
     """Whether the command is a launcher's; raises for a wrapper around one, whose fix is the innermost command."""
+    if find_front_end(words[_find_program(words) :]):
+        return True
     try:
         return context.parse_inner(words, replace(context, run_deepy=None)) is not None
     except InputError as error:
@@ -284,15 +296,19 @@ def _starts_launcher(words: Sequence[str], context: LauncherContext) -> bool:
 
 
 def _describe(words: Sequence[str]) -> str:
-    at = next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word)), 0)
-    return _get_base_name(words[at])
+    return _get_base_name(words[_find_program(words)])
 
 
-def _fill_fix(context: LauncherContext, variant: str, **values: str) -> Fix:
+def _find_program(words: Sequence[str]) -> int:
+    """Where the program is after variables."""
+    return next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word)), 0)
+
+
+def _fill_fix(launch: Sequence[str], variant: str, **values: str) -> Fix:
     """The fix with what the user typed before `--`, and the option that replaces the wrapper."""
     option = {"nohup": ("-d", "--detach"), "bind": ("--bind",)}.get(variant, ())
-    more = () if set(option) & set(context.launch) else option[:1]
-    return WRAPPED.fix(variant, launch=quote_command_line([*context.launch, *more]), **values)
+    more = () if set(option) & set(launch) else option[:1]
+    return WRAPPED.fix(variant, launch=quote_command_line([*launch, *more]), **values)
 
 
 def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:

@@ -22,6 +22,8 @@ class Start:
     cwd: str | None = None
     rank: int | None = None
     beacon: bool = False
+    # Whether it is a script whose launchers are handed to the head instead of starting ranks.
+    capture: bool = False
     # Whether it can import the modules in the plan's `code`.
     code: bool = False
     # The container that argv runs in, and the words of the node's setup lines, which run outside before it.

@@ -25,10 +25,12 @@ class Event:
 
     Kinds that supervisors report: unpacking (a rank waits for its image), started, phase, saved (files of a checkpoint
     are on this node, `copied` from another or not), uncopied (they could not be), raised, nested (a rank started a
-    launcher), exited, failed, listening (the run, on rank 0's port), port_taken (somebody else listens there), ending,
-    ended, continued and killed (one of Aboard's own processes). The conductor's own, without a number: generation,
-    held, cut, gone (of a node), dropped (a node sent more than is kept), stopped (of a rank), port (rank 0's), paused
-    (the conductor itself did not run), verdict (what the progress watch found; none when the run makes progress again),
+    launcher), captured (a script's launcher waits for the head), withdrawn (it ended before its release), escaped (it
+    was killed, since it would have started ranks itself), exited, failed, listening (the run, on rank 0's port),
+    port_taken (somebody else listens there), ending, ended, continued and killed (one of Aboard's own processes). The
+    conductor's own, without a number: generation, held, cut, gone (of a node), dropped (a node sent more than is kept),
+    stopped (of a rank), port (rank 0's), paused (the conductor itself did not run), verdict (what the progress watch
+    found; none when the run makes progress again),
     looked (a snapshot was judged that covers all events before this), stepping (a generation begins its first step),
     caught_up (it has repeated all lost steps), deciding, stopping, restarting, recovering, finished.
     """

@@ -268,7 +268,7 @@ CONFIG = warning(
 VARIABLE = warning(
     code="software-variable",
     title="an NCCL, CUDA or torch variable differs between nodes",
-    symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
+    symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "LD_LIBRARY_PATH"),
     explanation="Ranks with different settings may choose different algorithms or networks, and then can't communicate."
     " The variables may come from start-up files, PAM or sshd. Tokens and keys are compared by digest and never shown.",
     remedy="Set the variable once under `env:` in aboard.yaml, which takes precedence, or remove it from the file that"

@@ -24,12 +24,14 @@ LAUNCH_DRY = Diagnosis(
     code="launch-dry",
     title="the option requires --dry-run",
     symptoms=("this option needs --dry-run; without it, the command would start a run",),
-    explanation="`--as` and `--json` print a plan, and do not start a run.",
+    explanation="`--as` and `--json` print a plan, and do not start a run. The plan of a script is known once it calls"
+    " its launcher: with --capture, the lines before that are run.",
     fixes={
         "as": "aboard launch --dry-run --as {launcher} -- …",
         "json": "aboard launch --dry-run --json -- …",
         "train": "aboard train --dry-run --as sbatch",
         "both": Advice("remove --json"),
+        "capture": "aboard launch --dry-run --capture … -- {command:shell}    # runs the lines before the launcher",
     },
 )
 

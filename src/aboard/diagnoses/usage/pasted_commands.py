@@ -116,8 +116,8 @@ WRAPPED = Diagnosis(
     code="paste-wrapped",
     title="the pasted command starts a launcher itself",
     symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
-    explanation="The pasted command starts a launcher such as torchrun, by itself (axolotl train, mpirun) or behind"
-    " another program (nohup, tmux, timeout, uv run, bash -c). Every rank would run it, and start a run of its own:"
+    explanation="The pasted command starts a launcher such as torchrun, by itself (mpirun) or behind another program"
+    " (nohup, tmux, timeout). Every rank would run it, and start a run of its own:"
     " several small worlds instead of one.",
     fixes={
         "bash": "paste the command that it runs: aboard launch -- srun … torchrun …",
@@ -130,10 +130,9 @@ WRAPPED = Diagnosis(
         "profiler": "remove {wrapper}, or let the launcher start it with --no-python: {launch:shell aboard launch} --"
         " {command:shell}",
         "text": Advice("paste only the {name} command, and put the others into setup: in aboard.yaml"),
-        "front-end": "paste the command that {name} starts: {launch:shell aboard launch} -- {command:shell}",
-        "recipe": "copy the recipe, and start it with torchrun: tune cp RECIPE recipe.py &&"
-        " {launch:shell aboard launch} --"
-        " torchrun --nproc-per-node gpu recipe.py --config CONFIG",
+        "front-end": Advice(
+            "in Slurm jobs and containers, write the torchrun or accelerate launch command that {name} starts"
+        ),
         "torchrun": "let Aboard start its ranks: {launch:shell aboard launch} -- {command:shell}",
         "mpi": "if the script reads RANK and WORLD_SIZE, as torch.distributed does: {launch:shell aboard launch} --"
         " {command:shell}",
@@ -205,9 +204,9 @@ SHELL = Diagnosis(
     code="paste-shell",
     title="a shell script can't be read into a plan",
     symptoms=("./run_finetune.sh --deepspeed_args",),
-    explanation="Aboard follows a shell script without running it: its arguments, variables, loops and choices, up to"
-    " the one command that starts torchrun, deepspeed or accelerate. It runs no other commands, so it refuses a script"
-    " that needs them.",
+    explanation="In Slurm jobs and containers, Aboard follows a shell script without running it: its arguments,"
+    " variables, loops and choices, up to the one command that starts torchrun, deepspeed or accelerate. It runs no"
+    " other commands, so it refuses a script that needs them.",
     remedy="Keep the script, and write `aboard launch --` in it, before the launcher. The shell then does the rest.",
     fixes={
         "line": "let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell}",

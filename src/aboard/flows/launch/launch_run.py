@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
 from time import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aboard.checks.software import subject as software
 from aboard.checks.subjects import SUBJECTS
@@ -34,10 +34,15 @@ from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.flows.launch.recover_run import RunRecovery
 from aboard.flows.launch.run_verdicts import RunOutcome
+from aboard.flows.launch.script_sessions import ScriptEnd
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
+
+if TYPE_CHECKING:
+    from aboard.core.launchers.captured_launch import Capture
+    from aboard.core.launchers.launcher_command import LauncherCommand
 
 # The file that accelerate's launcher names for DeepSpeed: each rank reads it.
 ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
@@ -89,6 +94,23 @@ class LaunchSpec:
     run: str | None = None
     resubmits: int = 0
     recovery: RecoverySettings = RecoverySettings()
+    script: "ScriptCommand | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptCommand:
+    """A script or a front end that starts a launcher itself; `launch` are the words before `--`.
+
+    `read` parses what the launcher was called with, and `resolve` makes a launch of that. `forced` is whether the user
+    asked for its capture, so that a dry run runs it up to its launcher.
+    """
+
+    words: tuple[str, ...]
+    launch: tuple[str, ...]
+    front_end: bool
+    forced: bool
+    read: "Callable[[Capture], LauncherCommand]"
+    resolve: "Callable[[LauncherCommand, Capture], LaunchSpec]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +118,7 @@ class LaunchResult:
     """How far a launch got: blocked by the node check, refused because of its payload, or run to its end.
 
     `continuation` says whether a further Slurm job continues it; `dropped` is what the record had no room for.
+    `script` is how the script ended that called the launcher.
     """
 
     report: CheckReport | None
@@ -104,6 +127,7 @@ class LaunchResult:
     progress: RunProgress | None = None
     continuation: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
+    script: ScriptEnd | None = None
 
     @property
     def reasons(self) -> tuple[Finding, ...]:
@@ -126,11 +150,13 @@ def choose_subjects(check: str, program: Program | None) -> tuple[Subject, ...]:
     return tuple(own if subject is software.SUBJECT else subject for subject in SUBJECTS)
 
 
-async def plan_launch(spec: LaunchSpec, *, check_observer: CheckObserver) -> tuple[Plan, list[Finding]]:
+async def plan_launch(
+    spec: LaunchSpec, *, check_observer: CheckObserver, known: Facts | None = None
+) -> tuple[Plan, list[Finding]]:
     """The plan of a dry run, from the same node check, and all findings; nothing is started."""
     async with probe_launch(spec, build_dialer(check_observer), check_observer) as (report, _links):
-        facts = report.facts
-    plan = _build_plan(spec.request, _leave_out_spares(spec, facts), DRY_RUN)
+        facts = report.facts if known is None else add_known_facts(report.facts, known)
+    plan = _build_plan(spec.request, leave_out_spares(spec, facts), DRY_RUN)
     refused: Sequence[Finding] = ()
     if spec.payload is not None:
         plan, refused = await spec.payload.settle(plan, facts)
@@ -157,22 +183,23 @@ async def launch(
     on_conductor: OnConductor = lambda _conductor: None,
     dialer: NodeDialer | None = None,
     transport_for: TransportFor = choose_transport,
+    known: Facts | None = None,
 ) -> LaunchResult:
     """Starts nothing if the node check finds a blocker; otherwise conducts every rank to its end.
 
-    `dialer` may already be connecting.
+    `dialer` may already be connecting; `known` is what an earlier check of these nodes has found.
     """
     dialer = dialer or build_dialer(check_observer, transport_for)
     dialer.on_phase = lambda node, phase: check_observer.dialling(node.name, phase)
     report = None
     async with probe_launch(spec, dialer, check_observer, keep=True) as (check_report, links):
-        facts = check_report.facts
+        facts = check_report.facts if known is None else add_known_facts(check_report.facts, known)
         if spec.subjects:
             report = check_report
             on_report(report)
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return LaunchResult(report=report)
-        plan = _build_plan(spec.request, _leave_out_spares(spec, facts), record.run.id)
+        plan = _build_plan(spec.request, leave_out_spares(spec, facts), record.run.id)
         dialer.keep(links)
     try:
         if spec.payload is not None:
@@ -199,6 +226,16 @@ async def launch(
         await dialer.close()
     return LaunchResult(
         report=report, outcome=outcome, progress=build_run_progress(conductor.plan, conductor.run, time())
+    )
+
+
+def add_known_facts(facts: Facts, known: Facts) -> Facts:
+    """The facts, with those of an earlier check of the same nodes where they have none."""
+    return replace(
+        facts,
+        answers={**known.answers, **facts.answers},
+        outcomes={**known.outcomes, **facts.outcomes},
+        environments={**known.environments, **facts.environments},
     )
 
 
@@ -246,7 +283,7 @@ async def _plan_part(spec: LaunchSpec, facts: Facts, run: str) -> Plan:
     return plan
 
 
-def _leave_out_spares(spec: LaunchSpec, facts: Facts) -> Facts:
+def leave_out_spares(spec: LaunchSpec, facts: Facts) -> Facts:
     return replace(facts, cluster=leave_out(facts.cluster, spec.recovery.spares))
 
 

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from random import SystemRandom
 from typing import Any, Self
 
@@ -18,6 +20,8 @@ from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.control_socket import serve_control
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.flows.launch.launch_script import launch_script
+from aboard.flows.launch.script_sessions import ScriptLog, ScriptObserver
 from aboard.flows.slurm.continue_job import continue_training, requeue_job
 from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
 from aboard.flows.slurm.watch_job import VIEWER_SECONDS
@@ -48,6 +52,7 @@ class LaunchSession:
         encode_plan: Callable[[Plan], Any],
         dialer: NodeDialer | None = None,
         on_report: Callable[[CheckReport], None] = lambda _report: None,
+        script_observer: ScriptObserver | None = None,
     ) -> LaunchResult:
         """Launches; SIGINT, SIGTERM and SIGHUP stop it like Ctrl-C. `encode_plan` leaves out the plan's secrets.
 
@@ -62,14 +67,20 @@ class LaunchSession:
                 stack.enter_context(stop)
                 answering: list[asyncio.Task[Any]] = []
 
-                def began(conductor: Conductor) -> None:
+                def began(conductor: Conductor | None) -> None:
+                    # Between two runs of a script, a signal ends the script.
                     stop.conductor = conductor
+                    if conductor is None:
+                        return
                     record.write_plan(encode_plan(conductor.plan))
                     # Its nodes may differ.
                     conductor.on_plan = lambda plan: record.write_plan(encode_plan(plan))
                     answering.append(asyncio.create_task(stack.enter_async_context(serve_control(self.run, conductor))))
 
-                result = await launch(
+                begin = launch
+                if self.spec.script is not None:
+                    begin = partial(launch_script, script_observer=script_observer or ScriptLog(sys.stdout))
+                result = await begin(
                     self.spec,
                     record,
                     check_observer=check_observer,

@@ -30,7 +30,16 @@ from aboard.diagnoses.trainer import (
     model_loading,
     training,
 )
-from aboard.diagnoses.usage import commands, configuration, environment, pasted_commands, planning, run_records, sandbox
+from aboard.diagnoses.usage import (
+    captured_scripts,
+    commands,
+    configuration,
+    environment,
+    pasted_commands,
+    planning,
+    run_records,
+    sandbox,
+)
 
 
 def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> Subject:
@@ -62,7 +71,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     _build_subject("files", "aboard.yaml and other files are valid", "aboard", configuration),
     _build_subject(
         *("commands", "commands and their arguments are valid", "aboard"),
-        *(commands, planning, pasted_commands, allocation, submission),
+        *(commands, planning, pasted_commands, captured_scripts, allocation, submission),
     ),
     _build_subject(
         "runs", "a run can be found, described and stopped", "aboard", run_records, remote_runs, agent_protocol

@@ -35,6 +35,13 @@ class LaunchLiveView:
             self._live.start()
         self._live.update(RosterView(progress), refresh=True)
 
+    def wait_for(self, text: str) -> None:
+        """Shows one line instead of the rank table; none if it is empty."""
+        self._flush()
+        if text and not self._live.is_started:
+            self._live.start()
+        self._live.update(Text(text, style="dim", overflow="ellipsis", no_wrap=True), refresh=self._live.is_started)
+
     def say(self, what: str | RenderableType) -> None:
         """Prints above the rank table; a string may have ANSI colours."""
         self._pending.append(Text.from_ansi(what) if isinstance(what, str) else what)

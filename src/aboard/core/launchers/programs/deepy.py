@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.wrapped_commands import DEEPY
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
-NAME = "deepy.py"
 _LONGEST_COMMAND = 300
 
 
@@ -17,7 +17,7 @@ def parse_deepy(words: Sequence[str], context: LauncherContext) -> LauncherComma
 
     Only gpt-neox's own code can build it: it derives hundreds of values from the config files, the hostfile and torch.
     """
-    at = next((index for index, word in enumerate(words[:4]) if word.rpartition("/")[2] == NAME), None)
+    at = next((index for index, word in enumerate(words[:4]) if word.rpartition("/")[2] == DEEPY), None)
     if at is None or any(not word.startswith("-") for word in words[1:at]):
         return None
     script = escape_text(words[at])

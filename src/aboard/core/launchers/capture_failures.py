@@ -1,0 +1,60 @@
+"""Errors of scripts whose launcher Aboard could not replace."""
+
+from collections.abc import Sequence
+
+from aboard.core.launchers.captured_launch import Capture
+from aboard.core.secrets.secret_scrubber import mask_words
+from aboard.diagnoses import InputError
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import captured_scripts
+from aboard.diagnoses.usage.pasted_commands import quote_command_line
+
+# How a script ended that reports no failure.
+FINE = "exit code 0"
+_LONGEST_COMMAND = 300
+# What the node's reason says, and the fix.
+_ESCAPES = (
+    ("container", "container"),
+    ("runs as", "user"),
+    ("emptied", "emptied"),
+    ("option -", "isolated"),
+    ("PYTHONPATH", "path"),
+)
+
+
+def build_no_launcher_error(node: str, command: Sequence[str], end: str, launch: Sequence[str]) -> InputError:
+    """The script ended on the first node; `launch` are the words that the user typed before `--`."""
+    seen = f"{_join(command)} ended with {end}, and called no launcher"
+    rest = {
+        "launch": quote_command_line([*launch, "--no-capture"]),
+        "command": quote_command_line(mask_words(command)),
+    }
+    return InputError.of(captured_scripts.NONE, node, seen, "rank" if end == FINE else "failed", **rest)
+
+
+def build_missing_launcher_error(node: str, end: str, first: Capture) -> InputError:
+    """The script of a node ended, while that of the `first` called a launcher."""
+    seen = f"the script ended with {end}, and called no launcher; on {first.node}, {_describe(first)}"
+    return InputError.of(captured_scripts.MISSING, node, seen)
+
+
+def build_parallel_error(running: Capture, second: Capture) -> InputError:
+    """A script called a second launcher before the first one had ended."""
+    seen = f"{_describe(second)}, while {_describe(running)}"
+    return InputError.of(captured_scripts.PARALLEL, second.node, seen)
+
+
+def build_escape_error(node: str, command: Sequence[str], why: str) -> InputError:
+    """A launcher ran without Aboard's replacement and was ended; `why` and `command` come from the node, masked."""
+    seen = f"{_join(command)} was started in a way that Aboard can't replace ({escape_text(why)}), and was ended"
+    variant = next((variant for words, variant in _ESCAPES if words in why), "other")
+    return InputError.of(captured_scripts.ESCAPED, node, seen, variant)
+
+
+def _describe(capture: Capture) -> str:
+    place = f"{escape_text(capture.script)}, line {capture.line}, " if capture.line else "it "
+    return f"{place}calls {_join(capture.argv)}"
+
+
+def _join(words: Sequence[str]) -> str:
+    return escape_text(quote_command_line(mask_words(words)), _LONGEST_COMMAND)

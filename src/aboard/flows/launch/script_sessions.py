@@ -1,0 +1,283 @@
+"""Runs a script on nodes, each under a supervisor of its own, until it calls a launcher, and continues it after that.
+
+The supervisor outlives those of the ranks: the launcher that the script called waits for the run's exit code.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from secrets import token_hex
+from time import monotonic
+from typing import Protocol, TextIO
+
+from aboard.core.cluster.node import Node
+from aboard.core.launchers.captured_launch import Capture, parse_capture
+from aboard.core.plan.plan import Start
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.diagnoses import TransportError
+from aboard.diagnoses.untrusted import escape_lines, escape_text
+from aboard.lazy_dataclass import dataclass
+from aboard.record.run_record import Record
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession, SessionState
+from aboard.transport.supervisor_messages import OutputChunk
+
+# The child of a script's supervisor, and the number behind the run's id that the supervisor has: ranks' begin with 1.
+CHILD = "script"
+SUPERVISOR_NUMBER = 0
+# How soon the view says what a script does, and how often it asks again.
+ACTIVITY_SECONDS = 2.0
+# For the supervisor's own cleanup, after the grace period.
+SWEEP_SECONDS = 10.0
+LONGEST_LINE = 16 * 1024
+
+
+class ScriptObserver(Protocol):
+    """Shows what scripts print and what they are waited for; must neither block nor raise."""
+
+    def script_line(self, node: str, stream: str, text: str) -> None: ...
+
+    def script_captured(self, text: str, notes: Sequence[str]) -> None: ...
+
+    def script_waits(self, text: str) -> None: ...
+
+    def script_resumes(self) -> None: ...
+
+
+class ScriptLog:
+    """Writes what scripts print to a file, for which nobody waits."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def script_line(self, node: str, stream: str, text: str) -> None:
+        self._file.write(f"[script on {node}] {text}\n")
+        self._file.flush()
+
+    def script_captured(self, text: str, notes: Sequence[str]) -> None:
+        self._file.writelines(f"{line}\n" for line in (text, *(f"note: {escape_lines(note)}" for note in notes)))
+        self._file.flush()
+
+    def script_waits(self, text: str) -> None:
+        """Nobody is looking."""
+
+    def script_resumes(self) -> None:
+        """The lines of ranks are not in this file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptEnd:
+    """How a node's script ended: its exit code, or why it has none."""
+
+    node: str
+    code: int | None
+    why: str = ""
+
+    @property
+    def reason(self) -> str:
+        """How it ended, in words."""
+        return self.why if self.code is None else f"exit code {self.code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EscapedLauncher:
+    """A launcher of the script's that could not be captured and was ended."""
+
+    command: tuple[str, ...]
+    why: str
+
+
+Outcome = Capture | ScriptEnd | EscapedLauncher
+
+
+class ScriptSessions:
+    """The scripts of a run, by node, in the order in which they were started."""
+
+    def __init__(
+        self, run: str, dialer: NodeDialer, lease: Lease, record: Record | None, script_observer: ScriptObserver
+    ) -> None:
+        self._run = run
+        self._dialer = dialer
+        self._lease = lease
+        self._record = record
+        self._script_observer = script_observer
+        self._scripts: dict[str, _NodeScript] = {}
+        # Set when a script calls a launcher while an earlier one waits, or when one was ended before its run.
+        self.parallel, self.withdrawn = asyncio.Event(), asyncio.Event()
+        self._second: tuple[_NodeScript, int] | None = None
+
+    async def get_second(self) -> Capture | None:
+        """The launcher that was called while another one waited; None if there was none."""
+        if self._second is None:
+            return None
+        script, number = self._second
+        return parse_capture(await script.session.get_capture(number), node=script.node)
+
+    def _note_second(self, script: "_NodeScript", number: int) -> None:
+        self._second = self._second or (script, number)
+        self.parallel.set()
+
+    def say_captured(self, text: str, notes: Sequence[str]) -> None:
+        """Shows which launcher was captured, and how its command is understood."""
+        self._script_observer.script_captured(text, notes)
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The nodes that have a script."""
+        return list(self._scripts)
+
+    async def start(self, node: Node, start: Start) -> None:
+        """Starts the script on a node; raises TransportError if that fails."""
+        script = _NodeScript(len(self._scripts), node.name, self._record, self._script_observer)
+        script.on_parallel, script.on_withdrawn = partial(self._note_second, script), self.withdrawn.set
+        script.session = NodeSession(
+            node,
+            self._dialer,
+            run=f"{self._run}.{SUPERVISOR_NUMBER}",
+            key=token_hex(16),
+            lease=self._lease,
+            known_children=frozenset({CHILD}),
+            on_event=script.take,
+            on_output=script.take_output,
+            on_state=script.take_state,
+        )
+        self._scripts[node.name] = script
+        await script.session.begin()
+        await script.session.start(start)
+
+    async def wait(self, node: str) -> Outcome:
+        """The next launcher that the node's script calls, or its end; meanwhile the observer is told what it does."""
+        script = self._scripts[node]
+        while not script.outcomes:
+            script.changed.clear()
+            try:
+                await asyncio.wait_for(script.changed.wait(), ACTIVITY_SECONDS)
+            except TimeoutError:
+                if self._record is not None:
+                    self._record.tick(monotonic())
+                await self._show_activity(script)
+        self._script_observer.script_waits("")
+        outcome = script.outcomes[0]
+        if isinstance(outcome, ScriptEnd):
+            return outcome  # it stays ended
+        script.outcomes.popleft()
+        if isinstance(outcome, EscapedLauncher):
+            return outcome
+        return parse_capture(await script.session.get_capture(outcome), node=node)
+
+    async def release(self, code: int) -> None:
+        """Lets all waiting launchers return this exit code; a node that is lost has no launcher any more."""
+        self._script_observer.script_resumes()
+        self.withdrawn.clear()
+        for script in self._scripts.values():
+            waiting, script.waiting = script.waiting, []
+            for number in waiting:
+                with suppress(TransportError):
+                    await script.session.release_launcher(number, code)
+
+    async def end(self) -> None:
+        """Terminates all scripts, with their traps, and waits until they are gone."""
+        ends = [asyncio.create_task(self._end_script(script)) for script in self._scripts.values()]
+        if ends:
+            await asyncio.wait(ends)
+
+    async def _end_script(self, script: "_NodeScript") -> None:
+        try:
+            async with asyncio.timeout(self._lease.grace + SWEEP_SECONDS):
+                await script.session.end(self._lease.grace)
+                await script.session.wait_gone()
+        except (TimeoutError, TransportError):
+            # Disconnected: its supervisor ends it when the lease expires.
+            pass
+        finally:
+            await script.session.leave()
+            script.flush()
+
+    async def _show_activity(self, script: "_NodeScript") -> None:
+        with suppress(TransportError):
+            activity = await script.session.get_activity()
+            command, name = activity.command.visible(200), activity.script.visible(200)
+            where = f"({name} line {activity.line})" if activity.line else ""
+            doing = " ".join(filter(None, [f"`{command}`" if command else "", where]))
+            seconds = monotonic() - script.began
+            self._script_observer.script_waits(
+                f"{script.node} has called no launcher yet{f': {doing}' if doing else ''}; {seconds:.0f} s"
+            )
+
+
+class _NodeScript:
+    """One node's script: what it did that nobody has taken yet, and the lines of its output."""
+
+    session: NodeSession
+
+    def __init__(self, index: int, node: str, record: Record | None, script_observer: ScriptObserver) -> None:
+        self.node = node
+        self.began = monotonic()
+        self.changed = asyncio.Event()
+        # Numbers of captures, escapes, and the end.
+        self.outcomes: deque[int | EscapedLauncher | ScriptEnd] = deque()
+        self.waiting: list[int] = []
+        self._index = index
+        self._record = record
+        self._script_observer = script_observer
+        self.on_parallel: Callable[[int], None] = lambda _number: None
+        self.on_withdrawn: Callable[[], None] = lambda: None
+        self._partial = {"stdout": b"", "stderr": b""}
+
+    def take(self, event: Event) -> None:
+        data = event.data
+        match event.kind:
+            case "captured":
+                if self.waiting:
+                    self.on_parallel(data["number"])
+                self.waiting.append(data["number"])
+                self._add(data["number"])
+            case "withdrawn" if data["number"] in self.waiting:
+                # It was killed, as by `timeout`.
+                self.waiting.remove(data["number"])
+                if data["number"] in self.outcomes:
+                    self.outcomes.remove(data["number"])
+                else:
+                    self.on_withdrawn()
+            case "escaped":
+                command = tuple(word.visible(300) for word in data["command"])
+                self._add(EscapedLauncher(command=command, why=data["why"].visible(300)))
+            case "exited":
+                self._add(ScriptEnd(node=self.node, code=data["code"]))
+            case "failed":
+                self._add(ScriptEnd(node=self.node, code=None, why=data["why"].visible(300)))
+
+    def take_state(self, state: SessionState, why: str) -> None:
+        if state is SessionState.LOST:
+            self._add(ScriptEnd(node=self.node, code=None, why=escape_text(why)))
+
+    def take_output(self, chunk: OutputChunk) -> None:
+        if self._record is not None:
+            self._record.add_script_output(
+                chunk.node, self._index, chunk.stream, chunk.data, chunk.at, dropped=chunk.dropped, end=chunk.end
+            )
+        *lines, rest = (self._partial[chunk.stream] + chunk.data).split(b"\n")
+        if chunk.end or len(rest) > LONGEST_LINE:
+            lines, rest = ([*lines, rest] if rest else lines), b""
+        self._partial[chunk.stream] = rest
+        for line in lines:
+            self._say(chunk.stream, line)
+
+    def flush(self) -> None:
+        """Shows lines without an end."""
+        for stream, rest in self._partial.items():
+            if rest:
+                self._say(stream, rest)
+        self._partial = dict.fromkeys(self._partial, b"")
+
+    def _say(self, stream: str, line: bytes) -> None:
+        text = escape_text(line.decode("utf-8", "replace").rstrip("\r"), LONGEST_LINE)
+        self._script_observer.script_line(self.node, stream, text)
+
+    def _add(self, outcome: int | EscapedLauncher | ScriptEnd) -> None:
+        if not any(isinstance(each, ScriptEnd) for each in self.outcomes):
+            self.outcomes.append(outcome)
+        self.changed.set()
