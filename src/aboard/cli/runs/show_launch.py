@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,8 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
         captured, known = _capture_launch(spec)
         if isinstance(captured, LaunchResult):
             return _print_refusal(captured)
-        spec = captured
+        # Its notes were shown with the capture.
+        spec = replace(captured, notes=())
     try:
         plan, found = asyncio.run(plan_launch(spec, check_observer=NullCheckObserver(), known=known))
     except TrainingFinished as finished:
