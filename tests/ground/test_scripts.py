@@ -113,6 +113,31 @@ def test_ctrl_c_before_the_launcher_runs_the_traps(two: Launches) -> None:
     assert two.orphans(f"{run}.0") == {}
 
 
+def test_other_commands_know_a_run_without_ranks(two: Launches) -> None:
+    """`aboard status` and `aboard why` say what it waits for, and `aboard stop` ends the script."""
+    two.put("run.sh", "sleep 600\ntorchrun show.py\n")
+    with two.going("launch", "--", "bash", "run.sh") as launch:
+        wait_until(lambda: "run.sh line 1" in launch.said, 30, lambda: launch.said)
+        run = two.newest()
+        for command in ("status", "why"):
+            assert "has called no launcher yet" in two.aboard(command, run).stderr
+        assert two.aboard("stop", run).returncode == 0
+        assert launch.wait(30) == 130
+    assert two.orphans(f"{run}.0") == {}
+
+
+def test_a_script_that_a_node_lacks_is_named_before_anything_runs(two: Launches) -> None:
+    """With the command that sends it."""
+    for host in (two.box.head, *two.box.nodes):
+        host.run(["mkdir", "-p", "/private/own"]).check_returncode()
+    for host in (two.box.head, two.box.host("n1")):
+        host.run(["sh", "-c", "echo 'touch /shared/job/ran' > /private/own/run.sh"]).check_returncode()
+    refused = two.box.head.run(["aboard", "launch", "n[1-2]", "--", "bash", "run.sh"], cwd="/private/own")
+    assert refused.returncode == 2
+    assert "/private/own/run.sh is missing on n2; n1 has it" in refused.stderr + refused.stdout
+    assert two.box.head.run(["test", "-e", "/shared/job/ran"]).returncode == 1
+
+
 def test_ctrl_c_during_the_run_ends_ranks_and_script(two: Launches) -> None:
     """Ranks first; the script's next line doesn't run."""
     two.put("run.sh", "trap 'echo cleaning up' EXIT\ntorchrun --nnodes 2 wait.py\necho more\n")

@@ -308,17 +308,17 @@ NO_CAPTURE = "aboard launch 'n[1-2]' --no-capture -- bash run.sh 'a b'"
     ("error", "seen", "fix"),
     [
         (
-            build_no_launcher_error("n1", WORDS, "exit code 0", LAUNCH),
+            build_no_launcher_error("n1", WORDS, "ended with exit code 0", LAUNCH),
             "n1: bash run.sh 'a b' ended with exit code 0, and called no launcher",
             f"if each rank should run it: {NO_CAPTURE}",
         ),
         (
-            build_no_launcher_error("n1", WORDS, "exit code 3", LAUNCH),
+            build_no_launcher_error("n1", WORDS, "ended with exit code 3", LAUNCH),
             "n1: bash run.sh 'a b' ended with exit code 3, and called no launcher",
             f"read its output, which is above; if each rank should run it: {NO_CAPTURE}",
         ),
         (
-            build_missing_launcher_error("n2", "exit code 0", FIRST),
+            build_missing_launcher_error("n2", "ended with exit code 0", FIRST),
             "n2: the script ended with exit code 0, and called no launcher; on n1, run.sh, line 14, calls torchrun",
             "let the script call the launcher on each node",
         ),

@@ -4,7 +4,13 @@ import shlex
 
 import pytest
 
-from aboard.core.launchers.command_kind import CommandKind, build_script_env, choose_kind, uses_front_end
+from aboard.core.launchers.command_kind import (
+    CommandKind,
+    build_script_env,
+    choose_kind,
+    find_script,
+    uses_front_end,
+)
 from aboard.diagnoses import InputError
 
 PARSED, CAPTURED, RANK = CommandKind.PARSED, CommandKind.CAPTURED, CommandKind.RANK
@@ -151,3 +157,19 @@ def test_the_variables_of_a_script() -> None:
         for each in ("A=1 uv run python -m trl.cli sft", "bash run.sh", "", "A=1")
     }
     assert list(found.values()) == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        ("bash run.sh --lr 1", "run.sh"),
+        ("A=1 bash -x scripts/run.sh", "scripts/run.sh"),
+        ("./run.sh", "./run.sh"),
+        ("bash -c 'torchrun x.py'", "bash"),
+        ("make train", "make"),
+        ("axolotl train x.yml", "axolotl"),
+    ],
+)
+def test_what_each_node_must_have(command: str, target: str) -> None:
+    """The script's file, or the program that is searched in PATH."""
+    assert find_script(shlex.split(command)).target == target

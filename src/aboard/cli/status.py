@@ -60,7 +60,7 @@ def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
         console.print(RunListView([_build_run_line(run_summary)]), crop=False)
         _print_attempts(run_summary.attempts)
-        label, cost = format_cost(run_summary.spent, run_summary.goodput, restarts=run_summary.generation - 1)
+        label, cost = format_cost(run_summary.spent, run_summary.goodput, restarts=max(0, run_summary.generation - 1))
         if cost:
             click.echo(f"{label} {cost}")
         print_findings(console, run_summary.findings)

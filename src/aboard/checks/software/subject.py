@@ -229,6 +229,20 @@ SUBJECT = Subject(
 )
 
 
+# What is checked of a script that will choose the interpreter itself.
+SCRIPT_SUBJECT = Subject(
+    name="software",
+    title="the script is the same on every node",
+    probes=(),
+    rules=(
+        interpreter_and_program.find_missing_program,
+        interpreter_and_program.find_differing_program,
+        interpreter_and_program.find_missing_paths,
+    ),
+    diagnoses=SUBJECT.diagnoses,
+)
+
+
 def build_subject(program: Program) -> Subject:
     """The subject for a launch, where the ranks' program is known."""
     return replace(SUBJECT, probes=(build_program_probe(program),))

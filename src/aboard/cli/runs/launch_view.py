@@ -261,5 +261,5 @@ def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, comma
     script_code = 0
     if result.script is not None and result.script.code != 0:
         script_code = result.script.code or EXIT_FAILED
-        console.print(f"the script on {result.script.node} ended: {result.script.reason}", markup=False)
+        console.print(f"the script on {result.script.node} {result.script.reason}", markup=False)
     return result.outcome.code or script_code

@@ -10,7 +10,7 @@ from aboard.diagnoses.usage import captured_scripts
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
 
 # How a script ended that reports no failure.
-FINE = "exit code 0"
+FINE = "ended with exit code 0"
 _LONGEST_COMMAND = 300
 # What the node's reason says, and the fix.
 _ESCAPES = (
@@ -24,7 +24,7 @@ _ESCAPES = (
 
 def build_no_launcher_error(node: str, command: Sequence[str], end: str, launch: Sequence[str]) -> InputError:
     """The script ended on the first node; `launch` are the words that the user typed before `--`."""
-    seen = f"{_join(command)} ended with {end}, and called no launcher"
+    seen = f"{_join(command)} {end}, and called no launcher"
     rest = {
         "launch": quote_command_line([*launch, "--no-capture"]),
         "command": quote_command_line(mask_words(command)),
@@ -34,7 +34,7 @@ def build_no_launcher_error(node: str, command: Sequence[str], end: str, launch:
 
 def build_missing_launcher_error(node: str, end: str, first: Capture) -> InputError:
     """The script of a node ended, while that of the `first` called a launcher."""
-    seen = f"the script ended with {end}, and called no launcher; on {first.node}, {_describe(first)}"
+    seen = f"the script {end}, and called no launcher; on {first.node}, {_describe(first)}"
     return InputError.of(captured_scripts.MISSING, node, seen)
 
 

@@ -17,6 +17,7 @@ from aboard.core.launchers.wrapped_commands import (
     may_be_refused,
     strip_wrapper,
 )
+from aboard.core.plan.program import Program, ProgramKind
 
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _MAKE = frozenset({"make", "gmake"})
@@ -75,6 +76,16 @@ def uses_front_end(words: Sequence[str]) -> bool:
     """Whether the command is a front end's (`llamafactory-cli train`), behind variables and wrappers."""
     command = split_assignments(words)[1]
     return bool(command) and bool(find_front_end(_unwrap(command)[1]))
+
+
+def find_script(words: Sequence[str]) -> Program:
+    """The script that the command runs, or its program: what each node must have."""
+    inner = _unwrap(split_assignments(words)[1])[1]
+    shell = _get_base_name(inner[0]) in _SHELLS
+    script = next((word for word in inner[1:] if not word.startswith("-")), "") if shell else inner[0]
+    if script and (shell or _SCRIPT.fullmatch(script)) and "-c" not in inner[: 2 if shell else 0]:
+        return Program(kind=ProgramKind.SCRIPT, target=script)
+    return Program(kind=ProgramKind.PROGRAM, target=inner[0])
 
 
 def build_script_env(

@@ -67,6 +67,15 @@ RUN_OVER = Diagnosis(
     fixes="aboard logs {run}    # or: aboard why {run}",
 )
 
+RUN_SCRIPT = Diagnosis(
+    code="run-script",
+    title="the run's script has called no launcher yet",
+    symptoms=("has no ranks yet: its script has called no launcher yet",),
+    explanation="The run began with a script, such as `aboard launch -- bash run.sh`. Its ranks start when it calls"
+    " torchrun, deepspeed or accelerate launch.",
+    fixes="aboard logs {run} --script --follow    # or: aboard stop {run}",
+)
+
 RUN_SILENT = Diagnosis(
     code="run-silent",
     title="the run's conductor does not respond",

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from aboard.core.evidence.verdict import Judgement
 from aboard.core.run.run_progress import RunProgress, build_run_progress, build_stall, find_rank_of_interest
 from aboard.core.run.run_state import WHY_CHARS
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.untrusted import Untrusted, encode_text
+from aboard.diagnoses.untrusted import Untrusted, encode_text, escape_text
 from aboard.diagnoses.usage import run_records
 from aboard.flows.launch.conductor import Conductor
 from aboard.lazy_dataclass import dataclass
@@ -48,6 +48,29 @@ def build_live_progress(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) 
 @asynccontextmanager
 async def serve_control(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]:
     """Serves requests of `aboard status`, `aboard why` and `aboard stop` while the context is open."""
+    async with _serve(run, lambda request: _answer_request(conductor, request)):
+        yield
+
+
+@asynccontextmanager
+async def serve_script_control(run: RunDirectory, stop: Callable[[str], None]) -> AsyncIterator[None]:
+    """The same while a script has called no launcher: it can be stopped, and there are no ranks to tell of."""
+
+    async def answer(request: _Request) -> AsyncIterator[dict[str, Any]]:
+        if request.ask == "stop":
+            yield {"stopping": True}
+            stop(request.why)
+        else:
+            yield {"error": "its script has called no launcher yet"}
+
+    async with _serve(run, answer):
+        yield
+
+
+@asynccontextmanager
+async def _serve(
+    run: RunDirectory, answer_request: Callable[[_Request], AsyncIterator[dict[str, Any]]]
+) -> AsyncIterator[None]:
     clients: dict[asyncio.StreamWriter, None] = {}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +82,7 @@ async def serve_control(run: RunDirectory, conductor: Conductor) -> AsyncIterato
         # Cancelled when the run ends while a client watches; Python 3.11 would print a traceback.
         with suppress(ConnectionError, ValueError, RecursionError, TimeoutError, asyncio.CancelledError):
             request = decode(_Request, json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS)))
-            async for answer in _answer_request(conductor, request):
+            async for answer in answer_request(request):
                 writer.write(json.dumps(answer, default=encode_text).encode() + b"\n")
                 await asyncio.wait_for(writer.drain(), ASK_SECONDS)
         clients.pop(writer, None)
@@ -142,7 +165,11 @@ async def _send_request(run: RunDirectory, question: Mapping[str, Any]) -> Async
     try:
         writer.write(json.dumps(question).encode() + b"\n")
         while line := await asyncio.wait_for(reader.readline(), ASK_SECONDS):
-            yield json.loads(line)
+            answer = json.loads(line)
+            if "error" in answer:
+                seen = f"{run.id} has no ranks yet: {escape_text(answer['error'], WHY_CHARS)}"
+                raise AboardError(run_records.RUN_SCRIPT, seen, run=run.id)
+            yield answer
     except TimeoutError:
         seen = f"the conductor of {run.id} did not respond within {ASK_SECONDS:g} s"
         raise AboardError(run_records.RUN_SILENT, seen, run=run.id) from None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from random import SystemRandom
 from typing import Any
 
+from aboard.checks.software import subject as software
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.cluster.setup_commands import prepend_setup
@@ -19,7 +20,7 @@ from aboard.core.launchers.capture_failures import (
 )
 from aboard.core.launchers.captured_launch import Capture
 from aboard.core.launchers.captured_nodes import apply_captures, compare_captures
-from aboard.core.launchers.command_kind import build_script_env
+from aboard.core.launchers.command_kind import build_script_env, find_script
 from aboard.core.launchers.parse_command import split_assignments
 from aboard.core.plan.plan import Start
 from aboard.core.plan.plan_builder import count_ranks
@@ -51,7 +52,7 @@ from aboard.record.runs import make_run_id
 from aboard.transport.node_dialer import NodeDialer
 
 # What is checked before the script; the others need the interpreter that it chooses.
-FIRST_SUBJECTS = frozenset({"reach", "slurm", "host", "network", "fabric", "gpu"})
+FIRST_SUBJECTS = frozenset({"reach", "slurm", "host", "network", "fabric", "gpu", "storage"})
 # A script may pass this port to its launcher; then it is no wish of the user's.
 PORTS = range(20_000, 30_000)
 
@@ -148,7 +149,10 @@ async def capture_launch(
 async def _probe_first(spec: LaunchSpec, dialer: NodeDialer, check_observer: CheckObserver) -> CheckReport:
     """What can be checked before the script has chosen an interpreter; the links are kept."""
     first = [subject for subject in spec.subjects if subject.name in FIRST_SUBJECTS]
-    async with probe_launch(replace(spec, subjects=first), dialer, check_observer, keep=True) as (report, links):
+    subjects = [*first, software.SCRIPT_SUBJECT] if spec.subjects else []
+    request = spec.request if spec.script is None else replace(spec.request, program=find_script(spec.script.words))
+    checked = replace(spec, subjects=subjects, request=request)
+    async with probe_launch(checked, dialer, check_observer, keep=True) as (report, links):
         dialer.keep(links)
     return report
 

@@ -18,13 +18,14 @@ from aboard.core.slurm.job_ending import JobEnding
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver
-from aboard.flows.launch.control_socket import serve_control
+from aboard.flows.launch.control_socket import serve_control, serve_script_control
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.flows.launch.launch_script import launch_script
 from aboard.flows.launch.script_sessions import ScriptLog, ScriptObserver
 from aboard.flows.slurm.continue_job import continue_training, requeue_job
 from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
 from aboard.flows.slurm.watch_job import VIEWER_SECONDS
+from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
@@ -65,20 +66,21 @@ class LaunchSession:
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(stop)
-                answering: list[asyncio.Task[Any]] = []
+                control = await stack.enter_async_context(_Control(self.run, stop.stop))
 
                 def began(conductor: Conductor | None) -> None:
                     # Between two runs of a script, a signal ends the script.
                     stop.conductor = conductor
+                    control.follow(conductor)
                     if conductor is None:
                         return
                     record.write_plan(encode_plan(conductor.plan))
                     # Its nodes may differ.
                     conductor.on_plan = lambda plan: record.write_plan(encode_plan(plan))
-                    answering.append(asyncio.create_task(stack.enter_async_context(serve_control(self.run, conductor))))
 
                 begin = launch
                 if self.spec.script is not None:
+                    control.follow(None)
                     begin = partial(launch_script, script_observer=script_observer or ScriptLog(sys.stdout))
                 result = await begin(
                     self.spec,
@@ -89,7 +91,6 @@ class LaunchSession:
                     on_report=on_report,
                     on_conductor=began,
                 )
-                await asyncio.gather(*answering)
                 if stop.conductor is not None:
                     # Now with the port that was used.
                     record.write_plan(encode_plan(stop.conductor.plan))
@@ -130,6 +131,35 @@ class LaunchSession:
         return await continue_training(self._watch, self.run, os.environ, limit=self.spec.resubmits, saved=saved)
 
 
+class _Control:
+    """Answers other commands: for the conductor while there is one, and for a script otherwise."""
+
+    def __init__(self, run: RunDirectory, stop: Callable[[str], None]) -> None:
+        self._run = run
+        self._stop = stop
+        self._serving = AsyncExitStack()
+        self._changes: list[asyncio.Task[None]] = []
+        self._changing = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*self._changes)
+        await self._serving.aclose()
+
+    def follow(self, conductor: Conductor | None) -> None:
+        self._changes.append(asyncio.create_task(self._change(conductor)))
+
+    async def _change(self, conductor: Conductor | None) -> None:
+        async with self._changing:
+            await self._serving.aclose()
+            if conductor is not None:
+                await self._serving.enter_async_context(serve_control(self._run, conductor))
+            else:
+                await self._serving.enter_async_context(serve_script_control(self._run, self._stop))
+
+
 class _SignalHandler:
     """A signal cancels the preflight; once there is a conductor, it stops the run: first gently, then immediately.
 
@@ -162,6 +192,10 @@ class _SignalHandler:
     def interrupt(self) -> KeyboardInterrupt | None:
         """What a launch raises that a signal stopped before it had a conductor."""
         return KeyboardInterrupt(self._why) if self._why else None
+
+    def stop(self, why: str) -> None:
+        """Stops the run, or what precedes it."""
+        self._stop(why, None)
 
     def _handle_signal(self, name: str) -> None:
         self._stop(f"aboard received {name}", None)

@@ -78,8 +78,8 @@ class ScriptEnd:
 
     @property
     def reason(self) -> str:
-        """How it ended, in words."""
-        return self.why if self.code is None else f"exit code {self.code}"
+        """How it ended, in words behind its name."""
+        return self.why if self.code is None else f"ended with exit code {self.code}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,11 +248,11 @@ class _NodeScript:
             case "exited":
                 self._add(ScriptEnd(node=self.node, code=data["code"]))
             case "failed":
-                self._add(ScriptEnd(node=self.node, code=None, why=data["why"].visible(300)))
+                self._add(ScriptEnd(node=self.node, code=None, why=f"could not start: {data['why'].visible(300)}"))
 
     def take_state(self, state: SessionState, why: str) -> None:
         if state is SessionState.LOST:
-            self._add(ScriptEnd(node=self.node, code=None, why=escape_text(why)))
+            self._add(ScriptEnd(node=self.node, code=None, why=f"can no longer be reached: {escape_text(why)}"))
 
     def take_output(self, chunk: OutputChunk) -> None:
         if self._record is not None:
