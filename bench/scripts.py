@@ -109,7 +109,7 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
             told = f"    {case.name:<26} {outcome.verdict.value} ({time.monotonic() - began:.1f} s{kind})"
             print(told + (f"\n        {outcome.seen}" if outcome.verdict is not Verdict.RIGHT else ""), flush=True)
         ratio, note = (None, "") if quick else bench.time_launches()
-    right, total = len(outcomes[Verdict.RIGHT]), len(cases)
+    right, total = len(outcomes[Verdict.RIGHT]), len(cases) - skipped
     firsts = Counter(case.first for case in cases if case.first)
     if firsts:
         print(f"    written blind, scored in their first run: {dict(firsts)}", flush=True)
@@ -175,6 +175,8 @@ class ScriptCases:
         return middle["captured"] / middle["typed"], f"{note}; medians of {ROUNDS}"
 
     def _judge(self, case: Case, done: "subprocess.CompletedProcess[str]") -> Outcome:
+        if case.plan is None and self._run_shell("ls -A started 2>/dev/null || true"):
+            return Outcome(verdict=Verdict.SILENT, seen="something was started outside of the run")
         codes = [first or second for first, second in _CODE.findall(done.stderr)]
         if not done.stdout.startswith("{") or done.returncode != 0:
             said = " ".join(done.stderr.split())[-1500:]
