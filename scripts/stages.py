@@ -162,6 +162,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "standby",
             "slurm",
             "containers",
+            "scripts",
             "soak",
             "recovery",
             "recovery_month",

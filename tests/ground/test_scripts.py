@@ -10,6 +10,8 @@ import pytest
 from deadlines import slowness, wait_until
 from launching import Launches, build_sandbox, count_ranks
 
+from scripts import ScriptCases, Verdict, load_cases
+
 pytestmark = pytest.mark.ground
 
 # Ranks need no torch: importing it would take two seconds of a core in each.
@@ -199,3 +201,12 @@ def test_a_detached_script(two: Launches) -> None:
     ran = two.launch("--detach", "--", "bash", "run.sh")
     assert ran.code == 0, ran.said
     wait_until(lambda: any(each["kind"] == "finished" for each in two.events(ran.run)), 30 * slowness())
+
+
+def test_commands_that_people_type(two: Launches) -> None:
+    """Ranks get the program, the directory and the variables that the script's own launcher would give them."""
+    cases = ScriptCases(two.box)
+    # Preparing a virtual environment costs as much as two launches.
+    outcomes = {case.name: cases.run(case) for case in load_cases(quick=True) if not case.prepare}
+    assert len(outcomes) == 5
+    assert {name: outcome.seen for name, outcome in outcomes.items() if outcome.verdict is not Verdict.RIGHT} == {}

@@ -106,7 +106,9 @@ def test_deepspeed_sends_some_variables_to_its_nodes() -> None:
     assert got.notes[-1] == "deepspeed doesn't send LR to ranks: list them in .deepspeed_env."
     assert not got.per_node
     assert read("deepspeed x.py", env=env).env == env
-    assert read("deepspeed --no_ssh --node_rank 0 x.py", env=env).per_node
+    own = read("deepspeed --no_ssh --node_rank 0 --hostfile hosts x.py", env=env, files={"hosts": "n1 slots=2"})
+    assert own.per_node
+    assert own.env == env
 
 
 def test_accelerate_reads_the_node_s_own_config_file() -> None:
@@ -261,6 +263,14 @@ def test_variables_that_differ_between_nodes(first: Mapping[str, str], second: M
     assert str(problem) == f"n2: {seen}"
 
 
+def test_a_variable_may_hold_the_launcher_s_command() -> None:
+    """With the node's own rank, and nothing else that differs."""
+    envs = [{"CMD": f"torchrun --node_rank {rank} --x 1", "L": f"a --machine_rank={rank}"} for rank in (0, 1)]
+    assert compare_captures(read_two("torchrun x.py", "torchrun x.py", *envs)) is None
+    envs = [{"CMD": f"torchrun --node_rank {rank} --seed {rank}"} for rank in (0, 1)]
+    assert compare_captures(read_two("torchrun x.py", "torchrun x.py", *envs)) is not None
+
+
 def test_a_node_s_own_hostname_may_differ() -> None:
     """Also where the nodes were named otherwise, as by their addresses; with and without its domain."""
     envs = [{"LOG": f"/l/gpu-{number}/x", "NODE": f"gpu-{number}.x.org"} for number in (1, 2)]
@@ -348,3 +358,12 @@ def test_scripts_whose_launcher_was_not_replaced(error: InputError, seen: str, f
     """Each error names the node, what was seen there, and what to type."""
     assert seen in error.seen
     assert fix in error.fix
+
+
+def test_what_starts_ranks_elsewhere_is_refused() -> None:
+    """With its command, without secrets, and what to call instead."""
+    with pytest.raises(InputError) as caught:
+        read("ssh n2 'torchrun x.py' --api-key hunter22a")
+    assert caught.value.diagnosis.code == "capture-escaped"
+    assert "ssh n2 'torchrun x.py' --api-key '[secret]' would start ranks by itself" in caught.value.seen
+    assert "without ssh" in caught.value.fix

@@ -111,12 +111,13 @@ done
 python3 -c "{PYTHON_CALL}"
 python3 -c "{PARSED_CALL}"
 python3 -c "{CHILD_CALL}"
+mpirun -np 2 python train.py
 """
     found = []
 
     async def story(hold: NodeSession) -> None:
         await hold.start(write_script(folder, text, NNODES="2", DROPPED="1"))
-        for number in range(1, 8):
+        for number in range(1, 9):
             found.append(await capture(run, hold, number))
             await hold.release_launcher(number, 0)
         await until(lambda: run.finished("script"))
@@ -132,17 +133,18 @@ python3 -c "{CHILD_CALL}"
         named,
         ["torchrun", "--nnodes", "2", "train.py", "-x"],
         named[:4],
+        ["mpirun", "-np", "2", "python", "train.py"],
     ]
-    assert {each["launcher"] for each in found} == {"torchrun"}
-    assert [each["line"] for each in found] == [2, 3, 5, 8, 10, 11, 12]
+    assert {each["launcher"] for each in found[:7]} == {"torchrun"}
+    assert [each["line"] for each in found] == [2, 3, 5, 8, 10, 11, 12, 13]
     assert {each["script"] for each in found} == {"run.sh"}
     assert {Path(each["python"]).parent for each in found} == {Path(sys.executable).parent}
-    assert [each["cwd"] for each in found] == [str(folder)] * 2 + [f"{folder}/packages"] * 5
+    assert [each["cwd"] for each in found] == [str(folder)] * 2 + [f"{folder}/packages"] * 6
     assert {tuple(each["removed"]) for each in found} == {("DROPPED",)}
     first, third = found[0]["env"], found[2]["env"]
     assert first == {"SIZE": "7b"}
     assert third == {"SIZE": "7b", "PYTHONPATH": f"{folder}/packages:src"}
-    assert [event["number"] for event in read_events(run, "captured")] == list(range(1, 8))
+    assert [event["number"] for event in read_events(run, "captured")] == list(range(1, 9))
 
 
 def test_the_script_continues_with_the_exit_code_of_the_run(clean: list[Run], folder: Path) -> None:
@@ -286,6 +288,10 @@ def test_paths_are_as_they_would_be_without_our_entries() -> None:
         ({"PATH": "/run/capture/bin:/bin", "PYTHONPATH": "/run/capture"}, {}),
         ({"PATH": "/x:/run/capture/bin:/bin"}, {"PATH": "/x:/bin"}),
         ({"PATH": "/bin", "PYTHONPATH": "/run/capture:src"}, {"PYTHONPATH": ":src"}),
+        (
+            {"PATH": "/bin", "PYTHONPATH": "lib:/run/capture", "__LMOD_REF_COUNT_PYTHONPATH": "lib:1"},
+            {"PYTHONPATH": "lib", "__LMOD_REF_COUNT_PYTHONPATH": "lib:1"},
+        ),
         ({"PATH": "/bin", "PYTHONPATH": "src", "SHLVL": "3", "ABOARD_CAPTURE": "/s"}, {"PYTHONPATH": "src"}),
     ):
         document = build_document({**message, "env": {**given, "KEPT": "1"}}, before, "/run/capture")

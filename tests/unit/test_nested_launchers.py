@@ -1,6 +1,7 @@
 """A launcher that a rank starts: how it is recognised, and what becomes of the run."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from deadlines import until
 from evidence_builders import evidence
 from supervisor_runs import Run, held
 
-from aboard.agent.inspect.launch_command import find_launch
+from aboard.agent.inspect.launch_command import find_launch, find_start_elsewhere
 from aboard.agent.inspect.launcher_detection import detect_launcher
 from aboard.agent.supervisor.resource_usage import ResourceSampler
 from aboard.core.evidence.node_snapshot import RankSnapshot
@@ -63,6 +64,29 @@ def test_only_the_program_or_the_module_counts(words: str, command: str) -> None
     """A run may be stopped for it, so a word anywhere else is none."""
     assert " ".join(find_launch(words.split())) == command
     assert bool(detect_launcher(words.split())) == bool(command) or not command
+
+
+@pytest.mark.parametrize(
+    ("command", "starts"),
+    [
+        ("ssh n2 torchrun --nnodes 2 x.py", True),
+        ("ssh -p 22 n2 'cd /w && nohup torchrun --nnodes 2 x.py > log 2>&1 &'", True),
+        ("""ssh n2 "bash -lc 'source v/bin/activate; accelerate launch x.py'" """, True),
+        ("pdsh -w n1,n2 'export A=1; python -m torch.distributed.run x.py'", True),
+        ("/usr/bin/mpirun -np 4 python train.py", True),
+        ("mpirun -np 4 ./train.py", True),
+        ("mpirun -np 4 ./all_reduce_perf -b 8", False),
+        ("mpirun --version", False),
+        ("ssh n2 hostname", False),
+        ("ssh n2 python3 prepare.py", False),
+        ("ssh n2 'pkill -f torchrun -9; pip show deepspeed'", False),
+        ("ssh n2 'ps aux | grep torchrun | wc -l'", False),
+        ("scp torchrun x.py", False),
+    ],
+)
+def test_what_would_start_ranks_on_other_nodes(command: str, starts: bool) -> None:  # noqa: FBT001 - a column
+    """A launcher behind ssh, pdsh or mpirun, or a Python program behind mpirun; nothing that only looks."""
+    assert bool(find_start_elsewhere(shlex.split(command))) == starts
 
 
 # Stands for torch's launcher, so that no test imports torch.

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 # Imported by name from the same directory: on a node they are not part of a package.
-find_launch = __import__("aboard_launch_command").find_launch
+launch_command = __import__("aboard_launch_command")
+find_launch = launch_command.find_launch
 script_line = __import__("aboard_script_line")
 
 SOCKET = "ABOARD_CAPTURE"
@@ -46,9 +47,9 @@ def arm() -> None:
 
 
 def run_program(name: str, arguments: "list[str]") -> "NoReturn":
-    """In place of a launcher that the shell found in our directory: what is no launch runs as it is."""
+    """In place of a program that the shell found in our directory: what starts no ranks runs as it is."""
     real = _find_program(name)
-    words = find_launch([name, *arguments])
+    words = find_launch([name, *arguments]) or launch_command.find_start_elsewhere([name, *arguments])
     if words and SOCKET in os.environ:
         _die_of_interrupts()
         os._exit(capture_launcher(words, _find_python(real)))

@@ -14,6 +14,7 @@ from aboard.agent.capture.escaped_launchers import CONTAINED, EscapedLaunchers, 
 from aboard.agent.capture.script_activity import describe_activity
 from aboard.agent.channel import Channel, read_peer
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.inspect.launch_command import STARTERS
 from aboard.agent.inspect.snapshot_request import POLL_SECONDS, CollectorChild
 from aboard.agent.private_folders import replace_file
 
@@ -31,7 +32,7 @@ FILES = {
     "aboard_launch_command": "aboard.agent.inspect.launch_command",
     "aboard_script_line": "aboard.agent.capture.script_line",
 }
-PROGRAMS = ("torchrun", "deepspeed", "accelerate", "accelerate-launch")
+PROGRAMS = ("torchrun", "deepspeed", "accelerate", "accelerate-launch", *STARTERS)
 # For the shell, and for `python $(which torchrun)`, to which the first two lines are a string.
 PROGRAM = """#!/bin/sh
 '''exec' %s -ES %s %s "$@"
@@ -273,7 +274,8 @@ def _remove_entry(env: dict[str, str], name: str, own: str, before: Mapping[str,
     if name not in env:
         return
     # Without us, `export PYTHONPATH=$PYTHONPATH:src` makes an empty entry of an empty path: the current directory.
-    instead = [] if before.get(name) else [""]
+    # Lmod's `prepend_path` makes none.
+    instead = [] if before.get(name) or "__LMOD_REF_COUNT_" + name in env else [""]
     parts = (instead if part == own else [part] for part in env[name].split(os.pathsep))
     env[name] = os.pathsep.join(entry for entries in parts for entry in entries)
     if not env[name] and name not in before:

@@ -19,6 +19,11 @@ LAUNCH_MODULES = {
     "deepspeed.launcher.runner": (), "deepspeed.launcher.launch": (),
 }  # fmt: skip
 HELP = ("-h", "--help", "--version")
+# They start a command on other nodes, or several times.
+MPI_PROGRAMS = ("mpirun", "mpiexec")
+STARTERS = ("ssh", "pdsh", "clush", *MPI_PROGRAMS)
+# Behind one of these, a launcher's name starts nothing.
+OBSERVERS = ("pgrep", "pkill", "killall", "grep", "which", "echo", "pip", "ls", "cat", "tail")
 
 
 def find_launch(words: "Sequence[str]") -> "list[str]":
@@ -37,6 +42,24 @@ def find_launch(words: "Sequence[str]") -> "list[str]":
     if not rest[len(command) :] or any(word in HELP for word in rest[len(command) : len(command) + 1]):
         return []
     return (["python", "-m", name] if is_module else [name]) + rest
+
+
+def find_start_elsewhere(words: "Sequence[str]") -> "list[str]":
+    """The whole command if ssh, pdsh or mpirun would start a launcher, or mpirun a Python program; else []."""
+    import re  # noqa: PLC0415 - not every Python of a script pays for it
+
+    name = os.path.basename(words[0])
+    if name not in STARTERS:
+        return []
+    for command in re.split("[;&|\n(){}]", " ".join(words[1:])):
+        parts = re.split("[\\s'\"`]+", command)
+        for at, part in enumerate(parts):
+            if part in OBSERVERS:
+                break
+            is_python = os.path.basename(part).startswith("python") or part.endswith(".py")
+            if find_launch(parts[at:]) or (name in MPI_PROGRAMS and is_python):
+                return [name, *words[1:]]
+    return []
 
 
 def split_python(words: "Sequence[str]") -> "tuple[bool, Sequence[str]]":

@@ -15,10 +15,12 @@ from aboard.core.launchers.parse_command import VISIBLE, parse_launcher_command
 from aboard.core.launchers.torchrun import LAUNCH_GRAMMAR
 from aboard.core.launchers.torchrun import NAME as TORCHRUN
 from aboard.core.plan.rank_variables import INTERFACE_VARIABLES, list_torchrun_variables
+from aboard.core.secrets.secret_scrubber import mask_words
 from aboard.core.text.input_text import find_env_name_error, format_list
 from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import captured_scripts
+from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.lazy_dataclass import dataclass
 
 # Text and path of an accelerate config file; the mapping has validated keys.
@@ -27,11 +29,14 @@ SettingsParser = Callable[[str, str], Mapping[str, object]]
 _MOST_WORDS, _MOST_VARIABLES, _MOST_FILES = 32_768, 2048, 16
 # Linux passes no longer word to a program, and has no longer path.
 _LONGEST_WORD, _LONGEST_PATH, _LONGEST_NAME = 128 * 1024, 4096, 256
+_LONGEST_COMMAND = 300
 _LARGEST_FILE, _MOST_CHARACTERS = 64 * 1024, 1_000_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHELL_FUNCTION = re.compile(r"BASH_FUNC_.*(%%|\(\))", re.DOTALL)
 
+# The node sends their commands only if they would start ranks.
+_STARTERS = frozenset({"ssh", "pdsh", "clush", "mpirun", "mpiexec"})
 _LAUNCHERS = frozenset({TORCHRUN, LAUNCH_GRAMMAR.launcher, DEEPSPEED, ACCELERATE})
 # What Aboard sets for each rank, or for the script.
 _OWN_VARIABLES = frozenset({*list_torchrun_variables(), "NNODES", "NODE_RANK", "PWD", "OLDPWD", "SHLVL", "_"})
@@ -183,6 +188,10 @@ def read_captured_launch(capture: Capture, launch: tuple[str, ...], parse: Setti
 
     Ranks get the variables that the script set, and those of the launcher over them, as from the launcher itself.
     """
+    if (starter := capture.argv[0]) in _STARTERS:
+        command_line = escape_text(quote_command_line(mask_words(capture.argv)), _LONGEST_COMMAND)
+        seen = f"{command_line} would start ranks by itself, where Aboard can't replace a launcher"
+        raise InputError.of(captured_scripts.ESCAPED, capture.node, seen, "starter", starter=starter)
     devices = [f"{VISIBLE}={capture.env[VISIBLE]}"] if VISIBLE in capture.env else []
     command = parse_launcher_command(
         [*devices, *capture.argv],

@@ -59,6 +59,8 @@ class _Identity:
             return "\0rank"
         if Untrusted(value.strip()).as_address():
             return "\0address"
+        # Scripts keep the launcher's command in a variable, which they may export.
+        value = re.sub(rf"(--(?:node|machine)[-_]rank[ =]+){self.rank}(?![^\s])", "\\1\0rank", value)
         every = {part for name in self.names for part in (name, name.partition(".")[0]) if not part.isdecimal()} - {""}
         for name in sorted(every, key=len, reverse=True):
             value = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "\0name", value)

@@ -89,7 +89,7 @@ def parse_deepspeed(words: Sequence[str], context: LauncherContext) -> LauncherC
     _refuse_combinations(flags)
     hostfile, notes = _find_hostfile(flags, context)
     env: dict[str, str] = {}
-    if hostfile is not None:  # DeepSpeed sends variables to other nodes only
+    if hostfile is not None and not flags.on("no_ssh"):  # DeepSpeed sends variables to other nodes only
         env = collect_exported_env(context.environ, cwd=context.cwd)
         more, env_files = read_env_files(context)
         env |= more

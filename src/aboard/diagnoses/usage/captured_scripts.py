@@ -74,10 +74,11 @@ PARALLEL = Diagnosis(
 ESCAPED = Diagnosis(
     code="capture-escaped",
     title="a script started a launcher that Aboard could not replace",
-    symptoms=("env -i torchrun", "python -I -m torch.distributed.run", "sudo torchrun"),
+    symptoms=("env -i torchrun", "python -I -m torch.distributed.run", "sudo torchrun", "ssh n2 'torchrun …'"),
     explanation=f"{_ONCE} It finds the launcher by PATH and PYTHONPATH, which it sets for the script. This launcher was"
     " started without them, for example after `env -i`, `sudo`, `bash -l`, `module purge` or `export PYTHONPATH=$PWD`."
-    " It would have started a run of its own on its node, so Aboard ended it.",
+    " It would have started a run of its own on its node, so Aboard ended it. ssh, pdsh and mpirun start ranks on other"
+    " nodes, which Aboard does itself.",
     fixes={
         "isolated": Advice("remove Python's options -I, -E and -S: python -m torch.distributed.run …"),
         "path": Advice("keep what PYTHONPATH has: export PYTHONPATH=$PWD:$PYTHONPATH"),
@@ -86,6 +87,10 @@ ESCAPED = Diagnosis(
         "container": Advice(
             "start the container with Aboard: aboard launch -- apptainer exec IMAGE torchrun …, or with container: in"
             " aboard.yaml"
+        ),
+        "starter": Advice(
+            "call torchrun, deepspeed or accelerate launch once in the script, without {starter}: Aboard starts the"
+            " ranks on all nodes, and each node has its NODE_RANK"
         ),
         "other": Advice("call it by its name: torchrun, deepspeed or accelerate launch"),
     },

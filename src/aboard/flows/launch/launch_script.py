@@ -21,6 +21,7 @@ from aboard.core.launchers.capture_failures import (
 from aboard.core.launchers.captured_launch import Capture
 from aboard.core.launchers.captured_nodes import apply_captures, compare_captures
 from aboard.core.launchers.command_kind import build_script_env, find_script
+from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.parse_command import split_assignments
 from aboard.core.plan.plan import Start
 from aboard.core.plan.plan_builder import count_ranks
@@ -170,6 +171,7 @@ class _Stages:
         cluster = leave_out_spares(spec, facts).cluster
         self._spec = spec
         self._script = spec.script
+        self._before, self._words = split_assignments(spec.script.words)
         self._cluster = cluster
         self._first = cluster.nodes[0]
         self._sessions = sessions
@@ -201,30 +203,37 @@ class _Stages:
 
     async def _start(self, node: Node) -> None:
         rank = [each.name for each in self._cluster].index(node.name)
-        before, words = split_assignments(self._script.words)
+        own = build_script_env(
+            node_rank=rank,
+            nodes=len(self._cluster),
+            ranks=count_ranks(node, self._spec.request, self._resources[node.name]),
+            master_address=self._master.address,
+            master_port=self._master.port,
+            front_end=self._script.front_end,
+        )
         env = {
             **({} if node.interpreter is None else node.interpreter.env),
             **node.env,
+            **own,
             **self._spec.request.env,
-            **before,
-            **build_script_env(
-                node_rank=rank,
-                nodes=len(self._cluster),
-                ranks=count_ranks(node, self._spec.request, self._resources[node.name]),
-                master_address=self._master.address,
-                master_port=self._master.port,
-                front_end=self._script.front_end,
-            ),
+            **self._before,
+            # Whoever types it has written it for the first node.
+            "NODE_RANK": own["NODE_RANK"],
         }
-        argv = prepend_setup(node, tuple(words))
+        argv = prepend_setup(node, tuple(self._words))
         await self._sessions.start(
             node, Start(child=CHILD, argv=argv, env=env, secrets=list_secret_names(env), cwd=node.workdir, capture=True)
         )
 
+    def _read(self, capture: Capture) -> LauncherCommand:
+        """Its command, as if the script itself had set the variables that were typed before it."""
+        before = {name: value for name, value in self._before.items() if name not in capture.removed}
+        return self._script.read(replace(capture, env={**before, **capture.env}))
+
     async def _collect(self, first: Capture) -> Mapping[str, Capture]:
         """What the launcher was called with on each node that has to call it."""
         captures = {first.node: first}
-        if len(self._cluster) == 1 or not self._script.read(first).per_node:
+        if len(self._cluster) == 1 or not self._read(first).per_node:
             return captures
         others = [node for node in self._cluster if node.name != first.node]
         await asyncio.gather(*(self._start(node) for node in others if node.name not in self._sessions.nodes))
@@ -242,7 +251,7 @@ class _Stages:
 
     def _resolve(self, captures: Mapping[str, Capture]) -> LaunchSpec:
         """The launch that the captured commands ask for, on nodes with what their scripts have set."""
-        commands = {node: self._script.read(capture) for node, capture in captures.items()}
+        commands = {node: self._read(capture) for node, capture in captures.items()}
         hosts = {node: capture.host for node, capture in captures.items()}
         if (problem := compare_captures(commands, hosts)) is not None:
             raise InputError(diagnoses.DIFFERS, [problem])

@@ -30,6 +30,8 @@ CHILD = "script"
 SUPERVISOR_NUMBER = 0
 # How soon the view says what a script does, and how often it asks again.
 ACTIVITY_SECONDS = 2.0
+# How soon after its end a script's processes in the background call their launcher.
+BACKGROUND_SECONDS = 3.0
 # For the supervisor's own cleanup, after the grace period.
 SWEEP_SECONDS = 10.0
 LONGEST_LINE = 16 * 1024
@@ -160,10 +162,15 @@ class ScriptSessions:
                     self._record.tick(monotonic())
                 await self._show_activity(script)
         self._script_observer.script_waits("")
-        outcome = script.outcomes[0]
+        if script.may_call_later:
+            script.changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(script.changed.wait(), BACKGROUND_SECONDS)
+        # The end stays, behind what processes in the background have called since.
+        outcome = next((each for each in script.outcomes if not isinstance(each, ScriptEnd)), script.outcomes[0])
         if isinstance(outcome, ScriptEnd):
-            return outcome  # it stays ended
-        script.outcomes.popleft()
+            return outcome
+        script.outcomes.remove(outcome)
         if isinstance(outcome, EscapedLauncher):
             return outcome
         return parse_capture(await script.session.get_capture(outcome), node=node)
@@ -220,6 +227,7 @@ class _NodeScript:
         # Numbers of captures, escapes, and the end.
         self.outcomes: deque[int | EscapedLauncher | ScriptEnd] = deque()
         self.waiting: list[int] = []
+        self.called = False
         self._index = index
         self._record = record
         self._script_observer = script_observer
@@ -234,6 +242,7 @@ class _NodeScript:
                 if self.waiting:
                     self.on_parallel(data["number"])
                 self.waiting.append(data["number"])
+                self.called = True
                 self._add(data["number"])
             case "withdrawn" if data["number"] in self.waiting:
                 # It was killed, as by `timeout`.
@@ -253,6 +262,12 @@ class _NodeScript:
     def take_state(self, state: SessionState, why: str) -> None:
         if state is SessionState.LOST:
             self._add(ScriptEnd(node=self.node, code=None, why=f"can no longer be reached: {escape_text(why)}"))
+
+    @property
+    def may_call_later(self) -> bool:
+        """Whether it has ended well without a launcher, as after `nohup torchrun … &`."""
+        (*others, last) = self.outcomes
+        return not others and isinstance(last, ScriptEnd) and last.code == 0 and not self.called
 
     def take_output(self, chunk: OutputChunk) -> None:
         if self._record is not None:
@@ -278,6 +293,6 @@ class _NodeScript:
         self._script_observer.script_line(self.node, stream, text)
 
     def _add(self, outcome: int | EscapedLauncher | ScriptEnd) -> None:
-        if not any(isinstance(each, ScriptEnd) for each in self.outcomes):
+        if not (isinstance(outcome, ScriptEnd) and any(isinstance(each, ScriptEnd) for each in self.outcomes)):
             self.outcomes.append(outcome)
         self.changed.set()
