@@ -33,7 +33,6 @@ from typing import Any
 from aboard.sandbox import Host
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.host.disk import DiskFull
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.faults.network.links import LinkDown
 from chaos_simulated import draw_trial, find_cursor_faults, run_trials
@@ -48,6 +47,14 @@ STOPPED_SECONDS = 8.0
 PRIVATE = "/private"
 # Seconds between two failures at once.
 AT_ONCE = 0.1
+# A host's disk is a file system of its own, with the host's name, in the namespace that holds all disks.
+RESIZE = """
+disk=$(awk -v name="$1" '$1 == name && $3 == "tmpfs" { print $2 }' /proc/mounts)
+for _ in $(seq 100); do
+    if mount -o "remount,size=${2:-$(df -B1 --output=used "$disk" | tail -n 1)}" "$disk"; then exit 0; fi
+done
+exit 1
+"""
 
 
 def kill_rank(stage: Stage, host: Host) -> None:
@@ -81,6 +88,13 @@ def inject_for_a_while(fault: Fault, stage: Stage, host: Host) -> None:
         time.sleep(CUT_SECONDS)
 
 
+def fill_disk(stage: Stage, host: Host) -> None:
+    """The fault disk-full puts a copy in the directory's place, which loses what a training writes meanwhile."""
+    stage.box.switch(["sh", "-c", RESIZE, "sh", host.name]).check_returncode()
+    time.sleep(CUT_SECONDS)
+    stage.box.switch(["sh", "-c", RESIZE, "sh", host.name, "50%"]).check_returncode()
+
+
 def corrupt_newest(stage: "ChaosStage", host: Host) -> None:
     """Flips a byte in the middle of a file of the newest checkpoint, on one of its disks, then kills a rank."""
     newest = list_checkpoints(stage.list_folders())[-1]
@@ -109,7 +123,7 @@ FAILURES: dict[str, Callable[["ChaosStage", Host], None]] = {
 FILL_DISK = "fill disk"
 ON_PRIVATE_DISKS: dict[str, Callable[["ChaosStage", Host], None]] = {
     **FAILURES,
-    FILL_DISK: partial(inject_for_a_while, DiskFull(path=PRIVATE)),
+    FILL_DISK: fill_disk,
 }
 
 
