@@ -37,6 +37,7 @@ from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.faults.network.links import LinkDown
 from chaos_simulated import draw_trial, find_cursor_faults, run_trials
 from figures import Figures
+from recovery_actions import describe_decisions
 from recovery_stage import FOLDER, Running, Stage, kill, measure_ledger
 
 RANKS, SPARES = 3, 2
@@ -62,7 +63,10 @@ def kill_rank(stage: Stage, host: Host) -> None:
 
 
 def kill_agent(which: str, stage: Stage, host: Host) -> None:
-    kill(stage.find_agent(host, which))
+    agent = stage.find_agent(host, which)
+    kill(agent)
+    if not agent:
+        print(f"    no {which} on {host.name} to kill", flush=True)
 
 
 def stop_rank(stage: Stage, host: Host) -> None:
@@ -254,7 +258,7 @@ def measure_real(figures: Figures, seeds: range) -> None:
                 stage.stop()
                 found = [f"not within its time: {error}"]
             shown = ", ".join(f"{each.name} at step {each.step}" for each in injections)
-            print(f"    seed {seed}: {shown}: {found or 'ok'}", flush=True)
+            print(f"    seed {seed}: {shown}: {found or 'ok'} ({describe_decisions(stage)})", flush=True)
             broken |= {seed: found} if found else {}
             for host in stage.box.nodes:
                 host.power_on()
