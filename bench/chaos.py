@@ -33,11 +33,11 @@ from typing import Any
 from aboard.sandbox import Host
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.host.disk import DiskFull
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.faults.network.links import LinkDown
 from chaos_simulated import draw_trial, find_cursor_faults, run_trials
 from figures import Figures
+from recovery_actions import describe_decisions
 from recovery_stage import FOLDER, Running, Stage, kill, measure_ledger
 
 RANKS, SPARES = 3, 2
@@ -48,6 +48,14 @@ STOPPED_SECONDS = 8.0
 PRIVATE = "/private"
 # Seconds between two failures at once.
 AT_ONCE = 0.1
+# A host's disk is a file system of its own, with the host's name, in the namespace that holds all disks.
+RESIZE = """
+disk=$(awk -v name="$1" '$1 == name && $3 == "tmpfs" { print $2 }' /proc/mounts)
+for _ in $(seq 100); do
+    if mount -o "remount,size=${2:-$(df -B1 --output=used "$disk" | tail -n 1)}" "$disk"; then exit 0; fi
+done
+exit 1
+"""
 
 
 def kill_rank(stage: Stage, host: Host) -> None:
@@ -55,7 +63,10 @@ def kill_rank(stage: Stage, host: Host) -> None:
 
 
 def kill_agent(which: str, stage: Stage, host: Host) -> None:
-    kill(stage.find_agent(host, which))
+    agent = stage.find_agent(host, which)
+    kill(agent)
+    if not agent:
+        print(f"    no {which} on {host.name} to kill", flush=True)
 
 
 def stop_rank(stage: Stage, host: Host) -> None:
@@ -79,6 +90,13 @@ def return_node(_stage: Stage, host: Host) -> None:
 def inject_for_a_while(fault: Fault, stage: Stage, host: Host) -> None:
     with inject_temporarily(stage.box, host, fault):
         time.sleep(CUT_SECONDS)
+
+
+def fill_disk(stage: Stage, host: Host) -> None:
+    """The fault disk-full puts a copy in the directory's place, which loses what a training writes meanwhile."""
+    stage.box.switch(["sh", "-c", RESIZE, "sh", host.name]).check_returncode()
+    time.sleep(CUT_SECONDS)
+    stage.box.switch(["sh", "-c", RESIZE, "sh", host.name, "50%"]).check_returncode()
 
 
 def corrupt_newest(stage: "ChaosStage", host: Host) -> None:
@@ -109,7 +127,7 @@ FAILURES: dict[str, Callable[["ChaosStage", Host], None]] = {
 FILL_DISK = "fill disk"
 ON_PRIVATE_DISKS: dict[str, Callable[["ChaosStage", Host], None]] = {
     **FAILURES,
-    FILL_DISK: partial(inject_for_a_while, DiskFull(path=PRIVATE)),
+    FILL_DISK: fill_disk,
 }
 
 
@@ -240,7 +258,7 @@ def measure_real(figures: Figures, seeds: range) -> None:
                 stage.stop()
                 found = [f"not within its time: {error}"]
             shown = ", ".join(f"{each.name} at step {each.step}" for each in injections)
-            print(f"    seed {seed}: {shown}: {found or 'ok'}", flush=True)
+            print(f"    seed {seed}: {shown}: {found or 'ok'} ({describe_decisions(stage)})", flush=True)
             broken |= {seed: found} if found else {}
             for host in stage.box.nodes:
                 host.power_on()

@@ -174,8 +174,10 @@ def measure_goodput(figures: Figures, *, minutes: float) -> None:
         usual = measure_undisturbed_step(stage)
         out, words = "out", (*SLOW, "--restarts", "10", "--spares", "1")
         train = stage.train("n[1-5]", out, *words, max_steps=10_000_000, save_steps=20, logging_steps=5)
+        typed = time.time()
         with stage.run(*train) as run:
-            began = run.wait("the first attempt", lambda: stage.find_event("generation", 0.0), PATIENCE)
+            # Until then, the newest run is the undisturbed one.
+            began = run.wait("the first attempt", lambda: stage.find_event("generation", typed), PATIENCE)
             times = sorted(draw.uniform(30, minutes * 60 - 90) for _ in kinds)
             for kind, at in zip(kinds, times, strict=True):
                 run.wait("the next failure", partial(is_past, began + at), minutes * 60)

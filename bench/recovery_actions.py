@@ -156,7 +156,7 @@ def inject_training(stage: Stage, case: Injection, victim: str, nodes: int, spar
     out = f"out-{time.time_ns()}"
     words = ("--spares", str(spares), "--env", f"PYTHONPATH={FOLDER}/sabotage", "--set", "recover.standby=false")
     stage.box.head.run(["rm", "-f", f"{FOLDER}/sabotage/go"])
-    known = stage.find_run() if stage.runs.exists() and any(stage.runs.iterdir()) else None
+    known = stage.find_run()
     train = stage.train(f"n[1-{nodes + spares}]", out, *words, max_steps=100_000, save_steps=20)
     with stage.run(*train) as run, ExitStack() as faults:
         host = stage.box.host(victim)

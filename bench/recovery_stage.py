@@ -124,8 +124,9 @@ class Stage:
         return Path(f"/proc/{self.box.head.pid}/root{CREW_HOME}/.local/state/aboard/runs")
 
     def find_run(self) -> Path:
-        """The newest run's record."""
-        return max(self.runs.iterdir(), key=lambda run: run.stat().st_mtime)
+        """The newest run's record; an empty path if there is none yet."""
+        found = self.runs.iterdir() if self.runs.exists() else ()
+        return max(found, key=lambda run: run.stat().st_mtime, default=Path())
 
     def stop(self) -> None:
         """Stops the newest run at once."""

@@ -86,7 +86,7 @@ def undisturbed(training: Training) -> Any:
     ("name", "ranks", "lost", "sets"),
     [
         ("full", 1, 1, ["train.sharding=full"]),
-        ("lora", 1, 1, ["train.sharding=full", "train.adapter={type: lora, r: 16}"]),
+        ("lora", 1, 1, ["train.sharding=full", "train.adapter.type=lora", "train.adapter.r=16"]),
         ("hybrid", 2, 0, ["train.sharding=hybrid"]),
     ],
 )
@@ -101,7 +101,8 @@ def test_a_blank_spare_continues_from_the_newest_copied_checkpoint(
     partner = nodes[1 - lost]
     words = ("n[1-3]", "--ranks", str(ranks), "--restarts", "2", "--spares", "1", "--env", "OMP_NUM_THREADS=1")
     with launches.going("train", *words, *training.set(*sets, f"train.output_dir={out}")) as going:
-        wait_until(lambda: training.find_copied(partner, out), SECONDS, lambda: going.said)
+        wait_until(lambda: going.ended or training.find_copied(partner, out), SECONDS, lambda: going.said)
+        assert not going.ended, going.said
         run = launches.newest()
         with inject_temporarily(training.box, nodes[lost], PowerLoss()):
             copied = training.find_copied(partner, out)[-1]
