@@ -2,7 +2,6 @@
 
 import gzip
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,6 @@ from deadlines import within
 from aboard.checks.train import resumable_checkpoints
 from aboard.config.yaml_tree import parse_tree
 from aboard.core.cluster.node_sets import expand_node_set
-from aboard.core.launchers.shell.captured_output import JobNodes
-from aboard.core.launchers.shell.evaluation import ScriptReader
-from aboard.core.launchers.shell.syntax import UnreadableScriptError
-from aboard.core.launchers.shell.variables import Variables
 from aboard.core.probes.probe import CommandOutput
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.gitignore import IgnoreRules
@@ -102,27 +97,6 @@ def test_a_compressed_log_without_end_is_read_line_by_line(tmp_path: Path) -> No
     (tmp_path / "job.log.gz").write_bytes(gzip.compress(b"\0" * 20_000_000, compresslevel=1))
     with within(SECONDS):
         diagnose_logs([str(tmp_path / "job.log.gz")])
-
-
-SCRIPTS = {
-    "doubled": "A=xxxxxxxx\nfor i in $(seq 60); do A=$A$A; done\n",
-    "repeated": f"A={'x' * 90_000}\nB={'$A' * 50_000}\n",
-    "arguments": "set -- x x x x\nfor i in $(seq 60); do set -- $@ $@ $@; done\n",
-    "cut": f"A={'a' * 60_000}\nfor i in $(seq 100); do B=${{A##*b*c}}; done\n",
-    "replaced": f"A={'a' * 60_000}\nfor i in $(seq 100); do B=${{A//a*a*a*a*b/x}}; done\n",
-    "compared": f"A={'a' * 60_000}\nfor i in $(seq 100); do [[ $A == *a*a*a*a*a*b ]]; done\n",
-    "numbered": f"A=${{{'9' * 6000}}}\n",
-}
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_that_is_read_has_a_budget(name: str) -> None:
-    """A script that doubles a value, or cuts a long one many times, is given up as unreadable at once."""
-    reader = ScriptReader(
-        Variables({}, []), JobNodes(names=("n1",), written="n1", here="n1"), cwd="/", starts_program=lambda _: True
-    )
-    with within(SECONDS), suppress(UnreadableScriptError):
-        reader.read(SCRIPTS[name] + "torchrun train.py\n")
 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43

@@ -35,7 +35,14 @@ signal.signal(signal.SIGTERM, save)
 print("began", flush=True)
 time.sleep(600)
 """
-SCRIPT = "#!/bin/sh\n#SBATCH --no-kill\nexec aboard launch {words} -- /shared/rank.py\n"
+SCRIPT = "#!/bin/sh\n#SBATCH --no-kill\nexec aboard launch {words} -- {command}\n"
+# Aboard runs it, and replaces its srun.
+CAPTURED = """#!/bin/bash
+#SBATCH --nodes=2
+trap 'echo cleaned' EXIT
+srun torchrun --nnodes 2 --nproc-per-node 1 /shared/rank.py
+echo 'the next line'
+"""
 # What Slurm ends is over: nothing of it is started again.
 RECOVERING = "--check none --restarts 3"
 
@@ -44,7 +51,8 @@ RECOVERING = "--check none --restarts 3"
 def build_cluster(label: str, *, nodes: int) -> Iterator[Sandbox]:
     """Nodes with Slurm, and the script of the ranks."""
     with build_sandbox(label, nodes=nodes, slurm=True) as made:
-        assert made.head.run(["tee", "/shared/rank.py"], input=RANK).returncode == 0
+        for name, text in (("rank.py", RANK), ("captured.sh", CAPTURED)):
+            assert made.head.run(["tee", f"/shared/{name}"], input=text).returncode == 0
         yield made
 
 
@@ -58,9 +66,11 @@ def cluster() -> Iterator[Sandbox]:
 class Job:
     """A submitted job whose ranks have begun, with these `words` of the launch."""
 
-    def __init__(self, box: Sandbox, name: str, *options: str, words: str = RECOVERING) -> None:
+    def __init__(
+        self, box: Sandbox, name: str, *options: str, words: str = RECOVERING, command: str = "/shared/rank.py"
+    ) -> None:
         self.box, self.out = box, f"/shared/{name}.out"
-        script = SCRIPT.format(words=words)
+        script = SCRIPT.format(words=words, command=command)
         done = box.head.run(["sbatch", "--parsable", "-o", self.out, *options], input=script)
         assert done.returncode == 0, done.stderr
         self.number = done.stdout.strip()
@@ -108,6 +118,22 @@ def test_scancel(cluster: Sandbox) -> None:
     assert count_ranks(job.said, "saved") == 4, job.said
     assert "exit code 130" in job.said.splitlines()[-1]
     assert "attempt 2" not in job.said
+
+
+def test_the_end_of_a_captured_script(cluster: Sandbox) -> None:
+    """scancel, and the notice of the time limit: the ranks save first, then the script ends, with nothing left."""
+    command = "sbatch /shared/captured.sh"
+    ended = Job(cluster, "script-ended", "-w", "n[1-2]", "-N2", command=command)
+    told = Job(cluster, "script-told", "-w", "n[3-4]", "-N2", "--time=60", "--signal=B:USR1@110", command=command)
+    update = ["scontrol", "update", f"jobid={told.number}", "endtime=now+100"]
+    assert cluster.head.run(update, root=True).returncode == 0
+    assert cluster.head.run(["scancel", ended.number]).returncode == 0
+    for job, reason in ((ended, "was cancelled"), (told, "time limit")):
+        job.wait_for_end(60)
+        assert reason in job.said, job.said
+        assert count_ranks(job.said, "saved") == 2, job.said
+        assert "cleaned" in job.said, job.said
+    nothing_is_left(cluster)
 
 
 def test_scancel_of_an_interactive_job(cluster: Sandbox) -> None:

@@ -34,7 +34,7 @@ def login() -> Iterator[Launches]:
 def test_the_loop_of_a_guide(login: Launches) -> None:
     """FMEngine's script, which starts torchrun on each node in a loop, trains on all four GPUs of the job."""
     said = _run(login, "sbatch", "fmengine.sh")
-    assert "fmengine.sh starts 2 ranks on each of 2 nodes: train.py --output_dir output" in said
+    assert "captured srun on n[1-2] (fmengine.sh line" in said
     assert "step 10 loss" in said
     assert "of world size 4" in said
 
@@ -76,20 +76,126 @@ def test_tasks_that_are_ranks(login: Launches) -> None:
     assert written == ["0 0 0 4 2", "1 1 0 4 2", "2 0 1 4 2", "3 1 1 4 2"]
 
 
-def test_the_way_out_of_a_refusal(login: Launches) -> None:
-    """A script with a command that Aboard doesn't run is refused; the fix, pasted, lets the script do the rest."""
-    login.put(
-        "copies.sh", "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 --no-kill\ncp task.py own.py\nsrun python own.py\n"
-    )
-    refused = login.aboard("launch", "--", "sbatch", "copies.sh")
-    assert refused.returncode == 3
-    assert "copies.sh, line 3" in refused.stderr
-    fix = refused.stderr.partition("let the script start Aboard: ")[2].splitlines()[0]
-    pasted = f"rm -f task-?; {fix}".replace("sbatch ", "sbatch --wait ")
-    done = login.box.head.run(["sh", "-c", pasted], cwd=login.folder, timeout=120)
-    output = login.box.head.run(["sh", "-c", "cat slurm-*.out task-?"], cwd=login.folder).stdout
-    assert done.returncode == 0, done.stderr + output
-    assert output.splitlines()[-4:] == ["0 0 0 4 2", "1 1 0 4 2", "2 0 1 4 2", "3 1 1 4 2"]
+# Ranks need no torch.
+RANK = """
+import os, sys, time
+names = ("RANK", "WORLD_SIZE", "LEARNING", "SLURM_PROCID", "ABOARD_CAPTURE")
+with open(f"/shared/guides/ran-{os.environ['RANK']}", "w") as file:
+    print("rank", *(os.environ.get(name, "-") for name in names), *sys.argv[1:], file=file)
+while "wait" in sys.argv:
+    time.sleep(0.1)
+sys.exit(int(sys.argv[-1]) if sys.argv[-1].isdecimal() and os.environ["RANK"] == "1" else 0)
+"""
+PREPARES = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2
+set -e
+[[ -f rank.py ]] && rm -f own.py && cp rank.py own.py
+export LEARNING=$(printf '0.%d' $((1 + 1)))
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+echo "first ${hosts[0]}, $(srun hostname | sort | tr '\\n' ' ')of $SLURM_NTASKS tasks"
+srun -N1 -n1 touch prepared
+srun mkdir -p made
+srun torchrun --nnodes 2 --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint ${hosts[0]}:29417 own.py a
+echo "after $?, $(ls -d prepared made | tr '\\n' ' ')"
+"""
+TASKS = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2
+export LEARNING=0.3
+srun bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS on $(hostname)"; cd /shared/guides &&
+    torchrun --nnodes $SLURM_NNODES --node_rank $SLURM_NODEID --nproc_per_node 2 rank.py b'
+echo "after $?"
+"""
+FORGIVING = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2
+srun torchrun --nnodes 2 --nproc_per_node 1 rank.py 7 || true
+echo "over"
+exit 0
+"""
+
+
+def test_a_script_that_prepares(login: Launches) -> None:
+    """Its lines run once, on the batch host, with Slurm's commands; ranks have what it has set, and nothing of ours."""
+    login.put("rank.py", RANK)
+    login.put("prepares.sh", PREPARES)
+    said = _run(login, "sbatch", "prepares.sh")
+    assert "first n1, n1 n2 of 2 tasks" in said
+    assert _list_ranks(login) == [f"rank {rank} 4 0.2 - - a" for rank in range(4)]
+    assert "after 0, made prepared" in said
+
+
+def test_tasks_that_call_a_launcher(login: Launches) -> None:
+    """Each node's task runs its shell with its own numbers; the launchers become one run."""
+    login.put("rank.py", RANK)
+    login.put("tasks.sh", TASKS)
+    said = _run(login, "sbatch", "tasks.sh")
+    for task, node in enumerate(("n1", "n2")):
+        assert f"[script on {node}] task {task} of 2 on {node}" in said
+    assert _list_ranks(login) == [f"rank {rank} 4 0.3 - - b" for rank in range(4)]
+    assert "after 0" in said
+
+
+def test_a_failed_run_is_not_forgiven(login: Launches) -> None:
+    """The job's exit code is the failed run's, though the script goes on and ends with 0."""
+    login.put("rank.py", RANK)
+    login.put("forgiving.sh", FORGIVING)
+    done = login.aboard("launch", *OPTIONS, "--", "sbatch", "forgiving.sh", timeout=300)
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert "[script on n1] over" in done.stdout
+
+
+def test_ranks_of_srun_in_a_script(login: Launches) -> None:
+    """Two tasks on each node, as the script's own lines ask for; none has variables of the batch host's capture."""
+    login.put("rank.py", RANK)
+    login.put("ranks.sh", "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2\nexport LEARNING=1\nsrun python rank.py c\n")
+    _run(login, "sbatch", "ranks.sh")
+    assert _list_ranks(login) == [f"rank {rank} 4 1 {rank} - c" for rank in range(4)]
+
+
+def test_an_srun_of_a_shell(login: Launches) -> None:
+    """Typed inside a job: the launcher that its tasks call is replaced."""
+    login.put("rank.py", RANK)
+    words = ["salloc", "--quiet", "--no-kill", "-N2", "aboard", "launch", *OPTIONS, "--", "srun", "bash", "-c"]
+    words += ["export LEARNING=2; torchrun --nnodes 2 --nproc_per_node 1 rank.py d"]
+    done = login.box.head.run(words, cwd=login.folder, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _list_ranks(login) == [f"rank {rank} 2 2 - - d" for rank in range(2)]
+
+
+def test_two_steps_at_the_same_time(login: Launches) -> None:
+    """They would share ports and devices; the srun of a program that is no rank is none of them."""
+    login.put("rank.py", RANK)
+    both = "srun torchrun --nproc_per_node 1 rank.py wait &\n" * 2
+    login.put("both.sh", f"#!/bin/bash\n#SBATCH -N2\nsrun sleep 600 &\n{both}wait\n")
+    done = login.aboard("launch", *OPTIONS, "--", "sbatch", "both.sh", timeout=300)
+    assert done.returncode != 0
+    assert "capture-parallel" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_script_that_calls_torchrun_itself(login: Launches) -> None:
+    """In a job, as over ssh: it prepares on each node, and its launchers become one run."""
+    login.put("rank.py", RANK)
+    login.put("own.sh", "export LEARNING=3\ntorchrun --nnodes $NNODES --nproc_per_node 1 rank.py e\n")
+    words = ["salloc", "--quiet", "--no-kill", "-N2", "aboard", "launch", *OPTIONS, "--", "bash", "own.sh"]
+    done = login.box.head.run(words, cwd=login.folder, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "captured torchrun on n[1-2] (own.sh line 2)" in done.stdout
+    assert _list_ranks(login) == [f"rank {rank} 2 3 - - e" for rank in range(2)]
+
+
+def test_an_srun_that_is_not_ours(login: Launches) -> None:
+    """Called by its path, it is ended and named: its ranks would run without Aboard."""
+    login.put("waits.py", "import time\ntime.sleep(600)\n")
+    login.put("path.sh", "#!/bin/bash\n#SBATCH -N2\n/usr/bin/srun python3 waits.py\n")
+    done = login.aboard("launch", *OPTIONS, "--", "sbatch", "path.sh", timeout=300)
+    assert done.returncode != 0
+    assert "capture-escaped" in done.stdout, done.stdout + done.stderr
+    assert "call it as srun" in done.stdout
+
+
+def _list_ranks(login: Launches) -> list[str]:
+    """What each rank wrote; the next test finds nothing."""
+    script = "cat ran-*; rm ran-*"
+    return login.box.head.run(["sh", "-c", script], cwd=login.folder).stdout.splitlines()
 
 
 def _run(login: Launches, *words: str) -> str:

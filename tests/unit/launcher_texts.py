@@ -1,12 +1,11 @@
 """What the tests of pasted commands share: files that are not on a disk, and a Pasted or a refusal as text."""
 
 import shlex
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from aboard.config.accelerate_config import parse_accelerate_config
 from aboard.core.cluster.container import Container
-from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, DeepyReport, LauncherCommand
+from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, LauncherCommand
 from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import InputError, Problem
@@ -48,18 +47,10 @@ def pasted(
         TextFiles(files or {}),
         environ=environ or {},
         cwd="/home/me/project",
-        run_deepy=_report_configs,
         launch=launch,
     )
     assert got is not None
     return got
-
-
-def _report_configs(_python: Sequence[str], words: Sequence[str], _environ: Mapping[str, str]) -> DeepyReport:
-    """What deepy.py would report: the script, and its encoded config files."""
-    return DeepyReport(
-        arguments=(words[1], "--megatron_config", b64encode(" ".join(words[2:]).encode()).decode()), env={}
-    )
 
 
 def as_text(command: str, files: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:

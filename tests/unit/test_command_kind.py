@@ -17,8 +17,8 @@ PARSED, CAPTURED, RANK = CommandKind.PARSED, CommandKind.CAPTURED, CommandKind.R
 LAUNCH = ("aboard", "launch", "n[1-2]")
 
 
-def choose(command: str, *, capture: bool | None = None, slurm: bool = False) -> CommandKind:
-    return choose_kind(tuple(shlex.split(command)), capture, slurm=slurm, launch=LAUNCH)
+def choose(command: str, *, capture: bool | None = None, in_job: bool = False) -> CommandKind:
+    return choose_kind(tuple(shlex.split(command)), capture, in_job=in_job, launch=LAUNCH)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,21 @@ def test_an_option_overrides_the_choice(command: str, option: str, kind: Command
 @pytest.mark.parametrize(
     ("command", "kind"),
     [
-        ("bash run.sh", PARSED),
-        ("nohup bash run.sh", PARSED),
-        ("uv run torchrun x.py", PARSED),
-        ("python deepy.py train.py a.yml", PARSED),
-        ("axolotl train c.yml", PARSED),
-        ("srun run.sh", PARSED),
+        ("sbatch -N2 run.sh a", CAPTURED),
+        ("A=1 sbatch --wrap='srun torchrun x.py'", CAPTURED),
+        ("srun run.sh", CAPTURED),
+        ("srun -N2 bash -c 'cd x && torchrun y.py'", CAPTURED),
+        ("srun -N2 A=1 axolotl train c.yml", CAPTURED),
+        ("srun torchrun x.py", PARSED),
+        ("srun --nope bash -c 'torchrun x.py'", PARSED),
+        ("bash run.sh", CAPTURED),
+        ("axolotl train c.yml", CAPTURED),
         ("python train.py", RANK),
     ],
 )
-def test_inside_slurm_the_head_reads_scripts(command: str, kind: CommandKind) -> None:
-    assert choose(command, slurm=True) is kind
+def test_the_way_inside_a_job(command: str, kind: CommandKind) -> None:
+    """The script of sbatch runs there, and so does what an srun starts by a shell or a front end."""
+    assert choose(command, in_job=True) is kind
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,21 @@
-"""Pasted srun commands, and batch scripts that are read without being run."""
+"""Pasted srun commands, and those that the script of a job calls."""
 
-import random
-from contextlib import suppress
+import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from launcher_texts import as_text, pasted
+from launcher_texts import TextFiles, as_text, pasted
 
+from aboard.config.accelerate_config import parse_accelerate_config
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.launchers.captured_launch import Capture
+from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, JobScript
 from aboard.core.launchers.node_selection import select_nodes
+from aboard.core.launchers.slurm.captured_steps import JobReader
 from aboard.core.plan.rank_variables import RankLayout, build_task_env
 from aboard.diagnoses import InputError
 
-GOLDEN = Path(__file__).parent / "golden" / "paste" / "scripts"
-EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
-SCRIPTS = {path.name: path.read_text("utf-8") for path in (*GOLDEN.glob("*.sh"), *EXAMPLES.glob("*.sh"))}
 HOME = {"HOME": "/home/me", "SCRATCH": "/scratch"}
-ARGUMENTS = {"start_job_llama": " --work-dir /w --train-options '--batch-size 1 --use-flash-attn --train-file j.jsonl'"}
 
 
 def build_job(nodes: int = 4, **more: str) -> dict[str, str]:
@@ -34,16 +32,6 @@ def build_job(nodes: int = 4, **more: str) -> dict[str, str]:
         **names,
         **more,
     }
-
-
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_what_becomes_of_a_script(name: str) -> None:
-    """The job and the run that a script asks for, on a login node and inside its job."""
-    stem = name.removesuffix(".sh")
-    command = f"sbatch {name}{ARGUMENTS.get(stem, '')}"
-    before, inside = as_text(command, SCRIPTS, HOME), as_text(command, SCRIPTS, build_job())
-    text = f"$ {command}\n\n{before}" + (f"\ninside the job\n\n{inside}" if inside != before else "")
-    assert text == (GOLDEN / f"{stem}.txt").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -68,11 +56,6 @@ def test_tasks_inside_a_job(flags: str, nodes: int | None, ranks: int, include: 
     got = pasted(f"srun {flags} python train.py", environ=build_job())
     assert (got.nodes, got.ranks, got.include) == (nodes, ranks, include)
     assert got.slurm is None
-
-
-def test_a_task_that_changes_its_directory() -> None:
-    """Ranks start where a task's shell goes before it starts its launcher."""
-    assert pasted("srun bash -c 'cd /x && torchrun x.py'", environ=build_job()).workdir == "/x"
 
 
 @pytest.mark.parametrize(
@@ -148,32 +131,24 @@ def test_the_job_of_srun(flags: str, job: str) -> None:
         ("srun --comment='a b' python x.py", "can't be written into a batch script"),
         ("srun --version", "starts nothing"),
         ("srun", "has no script"),
-        ("srun bash -c 'module load m; torchrun x.py'", "it has 1 programs, or commands that prepare"),
-        ("srun bash -c 'rsync a b; torchrun x.py'", "it has 2 programs"),
-        ("srun bash -c 'torchrun x.py < y'", "the input of torchrun"),
-        ("srun bash -c 'python x.py $SLURM_PROCID'", "SLURM_PROCID, which differs by task"),
+        ("srun -N2 --ntasks-per-node=2 bash -c 'cd x; torchrun y.py'", "it would start torchrun 2 times on each node"),
         ("sbatch --array=0-3 job.sh", "each task of an array is a run of its own"),
         ("sbatch --export=A job.sh", "changes the variables that the script sees"),
         ("sbatch python.sh", "its first line names no shell"),
         ("sbatch het.sh", "a heterogeneous job is not supported"),
         ("sbatch quote.sh", "a quote is not closed"),
-        ("sbatch forged.sh", "a character that is reserved"),
-        (
-            "sbatch start_job_llama.sh --nope",
-            "line 19: the script ends here with an error (exit 1: unknown option: --nope)",
-        ),
+        ("sbatch blank.sh", "<YOUR_DATA> is a placeholder"),
     ],
 )
 def test_refusals(command: str, seen: str) -> None:
     """What can't be obeyed is refused with the reason, and with what to do instead."""
     shell = "#!/bin/bash\n"
     files = {
-        **SCRIPTS,
         "job.sh": f"{shell}srun torchrun x.py\n",
         "python.sh": "#!/usr/bin/env python\n",
         "het.sh": f"{shell}#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun x\n",
         "quote.sh": f"{shell}#SBATCH --comment='a\nsrun x\n",
-        "forged.sh": f"{shell}srun torchrun x.py \ue000SLURM_JOB_ID\ue001\n",
+        "blank.sh": f"{shell}srun torchrun x.py <YOUR_DATA>\n",
     }
     with pytest.raises(InputError) as error:
         pasted(command, files=files)
@@ -196,15 +171,6 @@ def test_the_variables_of_a_task() -> None:
     assert not pasted("srun torchrun x.py").request.slurm_tasks
 
 
-def test_a_script_of_ranks() -> None:
-    """A script without a launcher is each rank's own program; one with a launcher is read."""
-    files = {"run.sh": "python x.py $SLURM_PROCID\n", "launch.sh": 'torchrun --nproc-per-node 2 "$1" --seed 1\n'}
-    own = pasted("srun -N2 -n4 ./run.sh a", files={"./run.sh": files["run.sh"]}).request
-    assert (own.program.target, own.program.args, own.ranks) == ("./run.sh", ("a",), 2)
-    read = pasted("srun -N2 bash launch.sh y.py", files=files).request
-    assert (read.program.target, read.program.args, read.ranks) == ("y.py", ("--seed", "1"), 2)
-
-
 def test_flags_of_the_command_line_win() -> None:
     """As in sbatch, a typed flag overrides the script's line; --wrap is a script of its own."""
     files = {
@@ -213,172 +179,140 @@ def test_flags_of_the_command_line_win() -> None:
     got = pasted("sbatch -p b job.sh z", files=files)
     assert got.slurm is not None
     assert (got.slurm.nodes, got.slurm.partition, got.slurm.time, got.slurm.account) == (2, "b", "9", None)
-    assert got.request.program.args == ("z",)
+    assert got.script is not None
+    assert got.script.words == ("/bin/sh", "job.sh", "z")
     wrapped = pasted("sbatch -N 3 --wrap='srun torchrun x.py'")
     assert wrapped.slurm is not None
-    assert (wrapped.slurm.nodes, wrapped.nodes) == (3, 3)
+    assert wrapped.script is not None
+    assert (wrapped.slurm.nodes, wrapped.script.words[:2]) == (3, ("/bin/sh", "-c"))
 
 
-def test_programs_without_srun() -> None:
-    """They run on the first node; the devices before a command are slots, and one that waits for others is refused."""
-    shell = "#!/bin/bash\n#SBATCH -N2\n"
-    files = {
-        "env.sh": f"{shell}ulimit -n 4096\nenv A=1 srun python x.py\n",
-        "one.sh": f"{shell}CUDA_VISIBLE_DEVICES=0,2 A=1 torchrun --nproc-per-node 2 x.py\n",
-        "python.sh": f"{shell}export CUDA_VISIBLE_DEVICES=1\npython -u x.py\n",
-        "waits.sh": f"{shell}torchrun --nnodes 2 x.py\n",
-    }
-    env = pasted("sbatch env.sh", files=files)
-    assert (env.nodes, env.env, env.setup) == (2, {"A": "1"}, ("ulimit -n 4096",))
-    one = pasted("sbatch one.sh", files=files)
-    assert (one.nodes, one.ranks, one.picked, one.env) == (1, 2, (0, 2), {"A": "1"})
-    python = pasted("sbatch python.sh", files=files)
-    assert (python.nodes, python.ranks, python.picked, python.request.program.options) == (1, 1, (1,), ("-u",))
-    with pytest.raises(InputError, match="without srun, which starts it on the first node only"):
-        pasted("sbatch waits.sh", files=files)
+def test_the_variables_of_a_script() -> None:
+    """Those of the job that the script asks for: Aboard's own has one task on each node, and other CPUs for it."""
+    files = {"job.sh": "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=4\nsrun python x.py\n"}
+    got = pasted("sbatch job.sh", files=files, environ=build_job(4, SLURM_CPUS_PER_TASK="8"))
+    assert got.script is not None
+    names = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_JOB_NODELIST")
+    assert [got.script.env[name] for name in names] == ["2", "8", "4", "4(x2)", "n1,n2"]
+    assert got.script.removed == ("SLURM_CPUS_PER_TASK",)
+
+
+def test_a_script_of_a_login_shell() -> None:
+    """It finds our srun, although the login shell has replaced PATH."""
+    got = pasted("sbatch job.sh a", files={"job.sh": "#!/bin/bash -l\nsrun python x.py\n"})
+    assert got.script is not None
+    assert got.script.words[:3] == ("/bin/bash", "-l", "-c")
+    assert "capture/bin:$PATH" in got.script.words[3]
+    assert got.script.words[4:] == ("job.sh", "a")
+
+
+# -- sruns that a script calls -----------------------------------------------------------------------------------
+
+FILES = {
+    "/w/launch.sh": "set -e\nif true; then torchrun x.py; fi\n",
+    "/w/rank.sh": "python x.py\n",
+    "/w/tidy.sh": "rm x\n",
+}
+
+
+def read_job(nodes: int = 2, tasks: int = 2) -> JobReader:
+    return JobReader(
+        script=JobScript(words=("bash", "job.sh"), is_batch=True),
+        files=lambda cwd: TextFiles(
+            {name + path.removeprefix(f"{cwd}/"): text for path, text in FILES.items() for name in ("", "./")}
+        ),
+        parse_settings=lambda text, path: parse_accelerate_config(text, file=path),
+        environ={**build_job(nodes), "SLURM_NTASKS": str(tasks)},
+        launch=ABOARD_LAUNCH,
+        nodes=tuple(f"n{number}" for number in range(1, nodes + 1)),
+        is_system_program=lambda name, _path: name in {"hostname", "cp"},
+        has_own_python=False,
+    )
+
+
+def capture(command: str, **more: str) -> Capture:
+    words = tuple(shlex.split(command))
+    return Capture(node="n1", launcher=words[0], argv=words, cwd="/w", python="/p/python", env=more)
+
+
+@pytest.mark.parametrize(
+    ("command", "itself", "launcher"),
+    [
+        ("srun hostname", True, ""),
+        ("srun -N1 -n1 python prepare.py", True, ""),
+        ("srun -N1 -n1 apptainer exec i.sif python prepare.py", True, ""),
+        ("srun bash -c 'mkdir -p /x && cp a /x'", True, ""),
+        ("srun bash tidy.sh", True, ""),
+        ("srun python x.py", False, ""),
+        ("srun ./train", False, ""),
+        ("srun bash -c 'RANK=$SLURM_PROCID python x.py'", False, ""),
+        ("srun ./rank.sh", False, ""),
+        ("srun torchrun x.py", False, ""),
+        ("srun -N1 -n1 A=1 torchrun x.py", False, ""),
+        ("srun -N1 -n1 apptainer exec i.sif torchrun x.py", False, ""),
+        ("srun bash -c 'cd /x && torchrun x.py'", False, "torchrun"),
+        ("srun bash -c 'apptainer exec i.sif accelerate launch x.py'", False, "apptainer"),
+        ("srun bash launch.sh", False, "torchrun"),
+        ("srun -N1 -n1 ./launch.sh a", False, "torchrun"),
+        ("srun axolotl train c.yml", False, "axolotl"),
+        ("srun --multi-prog x.conf", False, None),
+    ],
+)
+def test_what_becomes_of_an_srun(command: str, *, itself: bool, launcher: str | None) -> None:
+    """Slurm's own srun, scripts on the nodes of the step, or a run; what can't be read waits for its refusal."""
+    step = capture(command)
+    assert read_job().runs_itself(step) is itself
+    if launcher is not None:
+        assert read_job().find_task_launcher(step, read_job().parse_step(step)) == launcher
+
+
+def test_the_only_task_of_a_job_is_a_rank() -> None:
+    assert not read_job(1, 1).runs_itself(capture("srun python x.py"))
+
+
+def test_the_run_of_an_srun() -> None:
+    """With what the script has set, its directory and its Python; none of Slurm's variables."""
+    got = read_job().read(
+        capture("srun --ntasks-per-node=4 python x.py", A="1", SRUN_CPUS_PER_TASK="2", MASTER_PORT="7")
+    )
+    assert (got.nodes, got.ranks, got.env, got.workdir, got.python) == (2, 4, {"A": "1"}, "/w", "/p/python")
+    assert got.request.slurm_tasks
+
+
+def test_a_launcher_without_srun() -> None:
+    """It runs on the first node, as in any batch script; one that would wait for others is refused."""
+    one = read_job().read(capture("torchrun --nproc-per-node 2 x.py", CUDA_VISIBLE_DEVICES="0,2"))
+    assert (one.nodes, one.ranks, one.include, one.picked, one.per_node) == (1, 2, "n1", (0, 2), False)
+    with pytest.raises(InputError, match="without srun runs on the first node only"):
+        read_job().read(capture("torchrun --nnodes 2 x.py"))
 
 
 @pytest.mark.parametrize(
     ("started", "seen"),
     [
-        ("-w $n torchrun --nnodes 2 --node_rank $((i++)) x.py", None),
-        ("--nodelist=$n -c 4 accelerate launch --num_machines 2 --num_processes 4 --machine_rank $((i++)) x.py", None),
-        ("-w $n torchrun --nnodes 2 x.py --node_rank $((i++))", "a second program"),
-        ("-w n1 torchrun --nnodes 2 --node_rank $((i++)) x.py", "which is not one on each of 2 nodes"),
-        ("-w n3 torchrun x.py", "a second program"),
-        ("-N2 torchrun x.py", "a second program"),
+        ("-w n{} torchrun --nnodes 2 --node_rank {} x.py", None),
+        ("--nodelist=n{} -c 4 accelerate launch --num_machines 2 --num_processes 4 --machine_rank {} x.py", None),
+        ("-w n{} apptainer exec i.sif torchrun --nnodes 2 --node_rank {} x.py", None),
+        ("-w n{} torchrun --nnodes 2 x.py --seed {}", "--seed is "),
+        ("-w n1 torchrun --nnodes 2 --node_rank {0} x.py", "are for the nodes n1, n1"),
     ],
 )
 def test_loops_over_nodes(started: str, seen: str | None) -> None:
-    """One program on each node is one run if only the launcher's own flags differ; a rank's arguments may not."""
-    text = "#!/bin/bash\n#SBATCH -N2\ni=0\nfor n in $(scontrol show hostnames); do\n"
-    files = {"job.sh": f"{text}/usr/bin/srun -n 1 {started} &\ndone\nwait\n"}
+    """One srun on each node is one run if only the launcher's own flags differ; a rank's arguments may not."""
+    steps = [capture("srun -n 1 -N1 " + started.format(number, number)) for number in (1, 2)]
+    assert [read_job().count_loop(step) for step in steps] == [2, 2]
     if seen is None:
-        assert pasted("sbatch job.sh", files=files, environ=build_job()).nodes == 2
+        assert read_job().read(read_job().merge_loop(steps)).nodes == 2
     else:
         with pytest.raises(InputError, match=seen):
-            pasted("sbatch job.sh", files=files, environ=build_job())
+            read_job().merge_loop(steps)
 
 
-def test_ranks_that_the_script_numbers() -> None:
-    """A script that derives RANK from the task gets Aboard's own number, which is the same."""
-    text = "#!/bin/bash\n#SBATCH -N2\nexport WORLD_SIZE=$SLURM_NPROCS B=2\n"
-    text += "srun --ntasks-per-node=4 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID C=3 python x.py'\n"
-    got = pasted("sbatch job.sh", files={"job.sh": text})
-    assert (got.nodes, got.ranks, got.env) == (2, 4, {"B": "2", "C": "3"})
-
-
-def test_broken_scripts_are_refused() -> None:
-    """Whatever a script contains, it is read or refused: no other error, and no endless loop."""
-    dice = random.Random(5)  # noqa: S311 - no secret
-    pieces = (
-        "'",
-        '"',
-        "$(",
-        "${",
-        ")",
-        "}",
-        "`",
-        "((",
-        "<<END",
-        ";;",
-        "|",
-        "&",
-        "for ",
-        "case ",
-        "\\",
-        "[[",
-        "$",
-        "\n",
+def test_an_srun_that_is_no_part_of_a_loop() -> None:
+    commands = (
+        "srun torchrun --nnodes 2 x.py",
+        "srun -N1 -n1 python x.py",
+        "srun -N1 -n1 torchrun x.py",
+        "torchrun x.py",
     )
-    texts = [text for text in SCRIPTS.values() if text]
-    for _ in range(400):
-        text = dice.choice(texts)
-        for _ in range(dice.randrange(1, 4)):
-            at, length = dice.randrange(12, len(text)), dice.choice((0, 0, 1, 5, 40))
-            text = text[:at] + dice.choice(pieces) + text[at + length :]
-        with suppress(InputError):
-            pasted("sbatch job.sh --work-dir /w", files={"job.sh": text}, environ=build_job())
-
-
-PORTS = (
-    "$RANDOM",
-    "$((10000 + RANDOM % 20000))",
-    "$((10000 + $RANDOM % 20000))",
-    "$(shuf -i 10000-20000 -n 1)",
-    "$(shuf -i $RANDOM-20000 -n 1)",
-    "$(expr 10000 + $(echo -n $SLURM_JOBID | tail -c 4))",
-    "1$(echo $SLURM_JOB_ID | tail -c 5)",
-)
-
-
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("port", PORTS)
-@pytest.mark.parametrize(
-    ("started", "flag"),
-    [
-        ("torchrun --master_port=$MASTER_PORT", "--master_port"),
-        ("torchrun --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT", "--rdzv-endpoint"),
-        ("torchrun --rdzv_backend=c10d --rdzv_endpoint=n9:$MASTER_PORT", "--rdzv-endpoint"),
-        (
-            "accelerate launch --main_process_port $MASTER_PORT --num_machines 2 --num_processes 4",
-            "--main_process_port",
-        ),
-    ],
-)
-def test_a_port_that_the_script_computes_is_left_to_aboard(started: str, flag: str, port: str, inside: bool) -> None:  # noqa: FBT001 - a case
-    """The run has no fixed port, and a note says so; what stands for an unknown value is never shown."""
-    lines = ("MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)", f"export MASTER_PORT={port}")
-    script = "\n".join(("#!/bin/bash", "#SBATCH -N 2 --ntasks-per-node=1", *lines, f"srun {started} train.py"))
-    text = as_text("sbatch job.sh", {"job.sh": script}, build_job(2) if inside else HOME)
-    assert f"note: {flag}: the script computes the port, so the port is chosen by Aboard." in text
-    assert ":(chosen)" in text
-    assert not any(mark in text for mark in ("\ue000", "\\ue00", "MASTER_PORT"))
-
-
-@pytest.mark.parametrize(
-    ("lines", "seen"),
-    [
-        ("N=$RANDOM\nsrun torchrun --nnodes=$N x.py", "line 4: Aboard can't follow '--nnodes=$RANDOM', whose value"),
-        ("N=$((RANDOM % 2))\nsrun torchrun --nproc-per-node $N x.py", "can't follow '$((RANDOM % 2))', whose value"),
-        ("N=$((RANDOM))\nsrun torchrun x.py --seed $N", "can't follow ((RANDOM)) in the command"),
-        ("echo $((N = RANDOM))\nsrun torchrun x.py", "line 3: Aboard can't follow arithmetic with RANDOM"),
-        ("if (( RANDOM % 2 )); then A=1; fi\nsrun torchrun x.py", "line 3: Aboard can't follow arithmetic with RANDOM"),
-    ],
-)
-def test_other_values_that_the_script_computes_are_refused(lines: str, seen: str) -> None:
-    """The refusal has the script's line and the value as written, and the edit of the script as the way out."""
-    text = as_text("sbatch job.sh", {"job.sh": f"#!/bin/bash\n#SBATCH -N2\n{lines}\n"}, HOME)
-    assert text.startswith("refused [paste-batch] job.sh, line")
-    assert seen in text
-    assert "sed -i.bak -e '4s/srun/aboard launch -- srun/' job.sh && sbatch job.sh" in text
-    assert "ue00" not in text
-
-
-def test_the_way_out_keeps_the_options_and_arguments_of_sbatch() -> None:
-    """The printed command submits the edited script with the words that the user typed, quoted."""
-    script = "#!/bin/bash\n#SBATCH -N2\ncp a b\nsrun torchrun train.py $1\n"
-    with pytest.raises(InputError) as error:
-        pasted("sbatch --nodes=1 --time=5 job.sh --name 'a b;c'", files={"job.sh": script})
-    edit = "sed -i.bak -e '4s/srun/aboard launch -- srun/' job.sh"
-    assert error.value.fix.endswith(f": {edit} && sbatch --nodes=1 --time=5 job.sh --name 'a b;c'")
-
-
-def test_a_hostfile_that_the_script_writes_is_left_to_the_script() -> None:
-    """It exists only once the job runs, so the command goes into the script, as the fix says."""
-    lines = ("rm -f $H", "for n in n1 n2; do echo $n slots=2 >> $H; done", "deepspeed --hostfile $H train.py")
-    script = "\n".join(("#!/bin/bash", "#SBATCH -N 2 --ntasks-per-node=1", "H=/w/hosts", *lines))
-    with pytest.raises(InputError) as error:
-        pasted("sbatch job.sh", files={"job.sh": script}, environ=build_job(2))
-    assert "a hostfile that the script itself writes" in str(error.value.problems[0])
-    assert "write one aboard launch -- torchrun" in error.value.fix
-
-
-def test_variables_before_a_launcher_may_be_set_by_env() -> None:
-    """`env FOO=1 torchrun` is read like `FOO=1 torchrun`, by itself and behind srun."""
-    alone = [pasted(f"{start} torchrun --nproc-per-node 2 t.py") for start in ("FOO=1", "env FOO=1")]
-    assert alone[0] == alone[1]
-    for start in ("srun env FOO=1", "FOO=1 srun", "srun"):
-        script = f"#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1\n{start} torchrun --nproc-per-node 2 train.py"
-        text = as_text("sbatch job.sh", {"job.sh": script}, build_job(2))
-        assert ("FOO=1" in text or "FOO: 1" in text) is ("FOO" in start), text
+    assert [read_job().count_loop(capture(command)) for command in commands] == [0, 0, 0, 0]

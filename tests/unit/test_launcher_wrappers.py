@@ -108,30 +108,6 @@ def test_a_program_that_only_looks_like_one(command: str) -> None:
     assert parse_launcher_command(shlex.split(command), TextFiles({})) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "fix"),
-    [
-        ("nohup torchrun x.py > log 2>&1 &\n", "paste-wrapped", "aboard launch -d -- torchrun x.py"),
-        ("export A=1\naxolotl train c.yml\n", "paste-wrapped", "accelerate launch command that axolotl starts"),
-        ("bash -c 'torchrun x.py'\n", "paste-wrapped", "aboard launch -- torchrun x.py"),
-        ("mpirun -np 2 python x.py\n", "paste-wrapped", "aboard launch -- x.py"),
-        (
-            "pip install x\nnohup timeout 60 torchrun x.py\n",
-            "paste-shell",
-            "sed -i.bak -e '2s/torchrun/aboard launch -- torchrun/' ./run.sh && ./run.sh",
-        ),
-    ],
-)
-def test_a_script_that_contains_such_a_command(text: str, code: str, fix: str) -> None:
-    """A shell script is read for the same commands, since every rank would run it."""
-    for command in ("./run.sh", "nohup bash ./run.sh"):
-        with pytest.raises(InputError) as error:
-            pasted(command, files={"./run.sh": text})
-        assert error.value.code in (code, "paste-wrapped")
-        if command == "./run.sh":
-            assert fix in error.value.fix
-
-
 _TYPED = ("aboard", "launch", "n1", "n[2-3]", "--set", "cluster.env.A=1", "--check", "none")
 
 
@@ -147,13 +123,12 @@ _TYPED = ("aboard", "launch", "n1", "n[2-3]", "--set", "cluster.env.A=1", "--che
         ("mpirun -np 2 x.py", "", "x.py"),
         ("composer x.py", "", "torchrun --nproc-per-node gpu x.py"),
         ("bash -c 'torchrun x.py'", "", "torchrun x.py"),
-        ("./run.sh", " -d", "torchrun x.py"),
     ],
 )
 def test_the_command_to_type_keeps_the_nodes_and_options(command: str, option: str, rest: str) -> None:
     """Without them it would train on this machine alone."""
     with pytest.raises(InputError) as error:
-        pasted(command, files={"./run.sh": "setsid torchrun x.py &\n"}, launch=_TYPED)
+        pasted(command, launch=_TYPED)
     assert error.value.fix.endswith(f"aboard launch n1 'n[2-3]' --set cluster.env.A=1 --check none{option} -- {rest}")
 
 

@@ -18,13 +18,12 @@ def login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_job_of_a_script() -> None:
-    """The job has the size of the script's own, and runs the same words; the note says what was understood."""
+    """The job has the size of the script's own, and runs the same words."""
     ran = aboard("launch", "--dry-run", "--", "sbatch", "job.sh", "--lr", "1")
     assert ran.code == 0, ran.stderr
     lines = ran.stdout.splitlines()
     assert {"#SBATCH --partition=gpu", "#SBATCH --nodes=2", "#SBATCH --gpus-per-node=4"} <= set(lines)
     assert lines[-1].endswith("-m aboard launch -- sbatch job.sh --lr 1")
-    assert "note: job.sh starts 4 ranks on each of 2 nodes: train.py" in ran.stderr
 
 
 def test_the_pasted_command_comes_before_the_section(login_node: Path) -> None:
@@ -42,6 +41,13 @@ def test_named_nodes_come_before_a_job() -> None:
     assert "#SBATCH" not in ran.stdout
     assert "2 ranks" in ran.stdout, ran.stderr
     assert "note: No job is submitted: the command line names the nodes." in ran.stderr
+
+
+def test_a_batch_script_over_ssh() -> None:
+    """It needs Slurm's commands, so it is refused with the two ways to run it."""
+    ran = aboard("launch", "localhost", "--dry-run", "--check", "none", "--", "sbatch", "job.sh")
+    assert ran.code == 3
+    assert "salloc --nodes=2" in ran.stderr
 
 
 @pytest.mark.parametrize("words", [["HF_TOKEN=abc", "srun"], ["srun", "--export=ALL,HF_TOKEN=abc"]])

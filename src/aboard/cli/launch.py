@@ -236,12 +236,13 @@ def _add_script(
     from aboard.flows.launch.launch_run import ScriptCommand  # noqa: PLC0415 - only for scripts
 
     script = ScriptCommand(
-        words=typed.command,
+        start=typed.script,
         launch=typed.launch_words,
         front_end=uses_front_end(typed.command),
         forced=typed.capture is True,
         read=typed.read_capture,
         resolve=lambda command, capture: build(*typed.apply_capture(command, capture)),
+        job=typed.job_reader,
     )
     return replace(spec, script=script)
 

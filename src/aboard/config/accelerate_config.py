@@ -17,27 +17,35 @@ if TYPE_CHECKING:
 
 
 class HeadFiles:
-    """The head's files, for `aboard.core.launchers`; with `allow_file`, those that it finds are allowed."""
+    """The head's files, for `aboard.core.launchers`; with `allow_file`, those that it finds are allowed.
 
-    def __init__(self, *, allow_file: bool = False) -> None:
+    Relative paths start in `cwd`.
+    """
+
+    def __init__(self, *, allow_file: bool = False, cwd: str = "") -> None:
         self._allow_file = allow_file
+        self._cwd = cwd
 
     def exists(self, path: str) -> bool:
         try:
-            return Path(path).expanduser().is_file()
+            return Path(self._find(path)).is_file()
         except (OSError, RuntimeError, ValueError):  # no home, a NUL in the path, no permission
             return False
 
     def read(self, path: str) -> str:
         fix = configuration.FILE.fix("left-out")
-        return read_launcher_file(_expand_home(path), fix=fix, allow_file=self._allow_file)
+        return read_launcher_file(self._find(path), fix=fix, allow_file=self._allow_file)
 
     def settings(self, path: str) -> "Mapping[str, object]":
         fix = configuration.FILE.fix("accelerate", path=path)
-        return parse_accelerate_config(read_text(_expand_home(path), fix=fix), file=path)
+        return parse_accelerate_config(read_text(self._find(path), fix=fix), file=path)
 
     def parse_settings(self, text: str, path: str) -> "Mapping[str, object]":
         return parse_accelerate_config(text, file=path)
+
+    def _find(self, path: str) -> str:
+        # A file that is found by its name (.deepspeed_env) is known by it.
+        return str(Path(self._cwd) / _expand_home(path))
 
 
 def parse_accelerate_config(text: str, *, file: str) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class NodeSession:
         return (await self._ask("capture", number=number)).get("capture")
 
     async def release_launcher(self, number: int, code: int) -> None:
-        """Lets a captured launcher exit with this code; repeating it is harmless."""
+        """Lets a captured launcher exit with this code, or run if it is `RUN_ITSELF`; repeating it is harmless."""
         await self._ask("release", number=number, code=code)
 
     async def get_activity(self) -> ScriptActivity:

@@ -19,6 +19,12 @@ script_line = __import__("aboard_script_line")
 
 SOCKET = "ABOARD_CAPTURE"
 HEADER = 4
+# The head's reply in place of an exit code: the program runs as it is.
+RUN_ITSELF = -1
+SRUN = "srun"
+CONTAINERS = ("apptainer", "singularity", "docker", "podman")
+SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh")
+MOST_PIPES = 8
 MOST_BYTES = 1024 * 1024
 MOST_FILES, FILE_BYTES = 16, 64 * 1024
 # Options of the launchers whose files Aboard reads, without dashes.
@@ -49,14 +55,29 @@ def arm() -> None:
 def run_program(name: str, arguments: "list[str]") -> "NoReturn":
     """In place of a program that the shell found in our directory: what starts no ranks runs as it is."""
     real = _find_program(name)
-    words = find_launch([name, *arguments]) or launch_command.find_start_elsewhere([name, *arguments])
-    if words and SOCKET in os.environ:
+    words = find_replaced([name, *arguments], real) if SOCKET in os.environ else []
+    if words:
         _die_of_interrupts()
-        os._exit(capture_launcher(words, _find_python(real)))
+        code = capture_launcher(words, _find_python_of(words, real))
+        if code != RUN_ITSELF:
+            os._exit(code)
+    if name == SRUN:
+        _leave_capture()
     if not real:
         _complain("%s: command not found" % name)
         os._exit(127)
     os.execv(real, [real, *arguments])  # noqa: S606 - no shell is wanted here
+
+
+def find_replaced(words: "list[str]", real: str) -> "list[str]":
+    """The command that Aboard replaces; [] for one that runs as it is."""
+    if words[0] in CONTAINERS:
+        return words if any(find_launch(words[at:]) for at in range(2, len(words))) else []
+    if words[0] != SRUN:
+        return list(find_launch(words) or launch_command.find_start_elsewhere(words))
+    is_question = not words[1:] or words[1] in ("-h", "--help", "--usage", "-V", "--version")
+    in_job = real and "SLURM_JOB_ID" in os.environ
+    return words if in_job and not is_question and not _is_read_by_shell() else []
 
 
 def capture_launcher(words: "list[str]", python: str) -> int:
@@ -88,8 +109,73 @@ def _describe(words: "list[str]", python: str) -> "dict[str, Any]":
     }
 
 
+def _is_read_by_shell() -> bool:
+    """Whether a shell of the script reads what we print, as in `$(srun hostname | sort)`."""
+    ancestors = script_line.list_ancestors(os.getpid())[1:]
+    pipe = _read_link("/proc/self/fd/1")
+    for _ in range(MOST_PIPES):
+        readers = _list_readers(pipe) if pipe.startswith("pipe:") else []
+        for pid in readers:
+            if pid in ancestors:
+                with open("/proc/%d/comm" % pid) as file:
+                    return file.read().strip() in SHELLS
+        if not readers:
+            return False
+        pipe = _read_link("/proc/%d/fd/1" % readers[0])
+    return False
+
+
+def _list_readers(pipe: str) -> "list[int]":
+    """The other processes with the read end of a pipe."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        folder = "/proc/%d/fd/" % pid
+        try:
+            names = os.listdir(folder) if pid != os.getpid() else []
+        except OSError:
+            continue
+        for name in names:
+            if _read_link(folder + name) == pipe and _is_read_end("/proc/%d/fdinfo/%s" % (pid, name)):
+                found.append(pid)
+                break
+    return found
+
+
+def _is_read_end(path: str) -> bool:
+    try:
+        with open(path) as info:
+            return int(info.read().split("flags:", 1)[1].split()[0], 8) & os.O_ACCMODE == os.O_RDONLY
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _leave_capture() -> None:
+    """What srun starts on the nodes must find neither our programs nor our modules."""
+    own = os.path.dirname(os.path.realpath(__file__))
+    os.environ.pop(SOCKET, None)
+    for name in ("PATH", "PYTHONPATH"):
+        rest = [part for part in os.environ.get(name, "").split(os.pathsep) if not _is_below(part, own)]
+        if any(rest):
+            os.environ[name] = os.pathsep.join(rest)
+        else:
+            os.environ.pop(name, None)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return bool(path) and (os.path.realpath(path) + os.sep).startswith(folder + os.sep)
+
+
 def name_launcher(words: "Sequence[str]") -> str:
     """The launcher of a command, however it is started."""
+    if words[0] in (SRUN, *CONTAINERS):
+        return words[0]
     name = words[2] if words[:2] == ["python", "-m"] else words[0]
     first = name.partition(".")[0].partition("-")[0]
     if name == "torch.distributed.run":
@@ -109,6 +195,8 @@ def _exchange(document: "dict[str, Any]") -> int:
         connection.sendall(len(body).to_bytes(HEADER, "big") + body)
         size = int.from_bytes(_receive(connection, HEADER), "big")
         reply = json.loads(_receive(connection, min(size, MOST_BYTES)).decode("utf-8"))
+    if "run" in reply:
+        return RUN_ITSELF
     if "code" in reply:
         return int(reply["code"])
     raise ValueError(reply.get("refused"))
@@ -180,6 +268,23 @@ def _find_program(name: str) -> str:
         if os.path.realpath(folder or ".") != own and os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     return ""
+
+
+def _find_python_of(words: "Sequence[str]", real: str) -> str:
+    """The Python that the command would have started; "" for one in a container."""
+    if words[0] != SRUN:
+        return "" if words[0] in CONTAINERS else _find_python(real)
+    for word in words[1:]:
+        name = os.path.basename(word)
+        if name in CONTAINERS:
+            return ""
+        if name.startswith("python") and not name[6:].strip("0123456789."):
+            path = os.path.abspath(word) if os.sep in word else _find_program(word)
+            return _ask_for_path(path) if path else ""
+        if name in ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds"):
+            program = os.path.abspath(word) if os.sep in word else _find_program(word)
+            return _find_python(program) if program else ""
+    return _find_python("")
 
 
 def _find_python(program: str) -> str:

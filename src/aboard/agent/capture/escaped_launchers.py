@@ -23,6 +23,7 @@ MOST_REPORTS = 64
 MOST_ROUNDS = 5
 # The head would start the ranks outside of it.
 CONTAINED = "it runs in a container"
+BYPASSED = "it is not the srun of PATH, or PATH was replaced"
 ISOLATING = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize module"}
 
 
@@ -56,20 +57,23 @@ class EscapedLaunchers:
         seen, self._seen = self._seen, {}
         for child, pids in self._list_members().items():
             for pid in pids:
-                words = [] if self._waits(pid) else find_launch(procfs.read_command_line(pid))
+                command = [] if self._waits(pid) else procfs.read_command_line(pid)
+                words = find_launch(command)
                 if words:
-                    self._judge(child, pid, words, seen)
+                    self._judge(child, pid, words, seen, "")
+                elif is_bypassing(pid, command):
+                    self._judge(child, pid, command, seen, BYPASSED)
         took = time.process_time() - began
         self._loop.later(max(LOOK_SECONDS, took / LOOK_SHARE), self._look)
 
-    def _judge(self, child: str, pid: int, words: list[str], seen: Mapping[tuple[int, int], float]) -> None:
+    def _judge(self, child: str, pid: int, words: list[str], seen: Mapping[tuple[int, int], float], why: str) -> None:
         """Ends it at the second look, unless it is still on its way to be captured."""
         now = time.monotonic()
         process = (pid, process_tree.read_start_time(pid))
         first = self._seen[process] = seen.get(process, now)
         if process not in seen or process in self._reported or not process[1]:
             return
-        why = find_reason(pid, self._folder)
+        why = why or find_reason(pid, self._folder)
         if not why:
             if now - first < START_SECONDS and not process_tree.list_descendants(pid):
                 return
@@ -79,6 +83,15 @@ class EscapedLaunchers:
         if len(self._reported) < MOST_REPORTS:
             self._report(child, words, why)
         self._reported.add(process)
+
+
+def is_bypassing(pid: int, words: list[str]) -> bool:
+    """Whether it is an srun of ranks that our own srun has not started: that leaves no variable of ours."""
+    if not words or os.path.basename(words[0]) != "srun":
+        return False
+    starts = any(find_launch(words[at:]) or split_python(words[at:])[0] for at in range(1, len(words)))
+    starts = starts or any(word.endswith(".py") for word in words)
+    return starts and b"ABOARD_CAPTURE" in procfs.parse_environ(procfs.read_environ(pid))
 
 
 def find_reason(pid: int, folder: str) -> str:

@@ -32,7 +32,10 @@ FILES = {
     "aboard_launch_command": "aboard.agent.inspect.launch_command",
     "aboard_script_line": "aboard.agent.capture.script_line",
 }
-PROGRAMS = ("torchrun", "deepspeed", "accelerate", "accelerate-launch", *STARTERS)
+PROGRAMS = (
+    "torchrun", "deepspeed", "accelerate", "accelerate-launch", "srun", "apptainer", "singularity", "docker", "podman",
+    *STARTERS,
+)  # fmt: skip
 # For the shell, and for `python $(which torchrun)`, to which the first two lines are a string.
 PROGRAM = """#!/bin/sh
 '''exec' %s -ES %s %s "$@"
@@ -45,6 +48,8 @@ LAUNCHER_CHARS = 100
 # What differs between any two processes, or is ours.
 OWN, SHELLS_OWN = "ABOARD_", ("SHLVL", "_", "PWD", "OLDPWD")
 MOST_CODE = 255
+# Instead of a code: the command is none for Aboard, and runs as it is.
+RUN_ITSELF = -1
 ACTIVITY_SECONDS = 2.0
 
 
@@ -64,6 +69,8 @@ class LauncherCaptures:
         # By pid.
         self._connections: dict[int, _Connection] = {}
         self._count = 0
+        # How many of them ran as they were.
+        self._passed = 0
         self._ending = False
         self._escaped = EscapedLaunchers(loop, os.path.join(directory, FOLDER), self._list_members, self._report_escape)
 
@@ -167,7 +174,7 @@ class LauncherCaptures:
             raise ValueError("it was captured before")
         if self._ending:
             raise ValueError("the run is being terminated")
-        if self._count >= MOST_CAPTURES:
+        if self._count - self._passed >= MOST_CAPTURES:
             raise ValueError("its script has started %d launchers before" % MOST_CAPTURES)
 
     def _drop(self, pid: int) -> None:
@@ -189,13 +196,14 @@ class LauncherCaptures:
         raise ValueError("no launcher waits as number %d" % number)
 
     def _release(self, number: int, code: int) -> None:
-        """Lets a launcher exit with this code; repeating it is harmless, and so is one that is gone."""
-        if not (0 < number <= self._count and 0 <= code <= MOST_CODE):
+        """Lets a launcher exit with this code, or run; repeating it is harmless, and so is one that is gone."""
+        if not (0 < number <= self._count and RUN_ITSELF <= code <= MOST_CODE):
             raise ValueError("no launcher %d that could exit with %d" % (number, code))
         for connection in self._connections.values():
             if connection.number == number and not connection.released:
                 connection.released = True
-                connection.channel.send({"code": code})
+                self._passed += code == RUN_ITSELF
+                connection.channel.send({"run": True} if code == RUN_ITSELF else {"code": code})
 
     def _describe_activity(self, answer: Callable[[frames.Message], None]) -> None:
         """Replies with what the first script that runs does now; read in a child, since a mount may be dead."""

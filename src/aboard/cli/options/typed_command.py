@@ -1,6 +1,7 @@
 """The command after `--` as typed: a program, or a pasted launcher command."""
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,13 +19,14 @@ from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage import configuration
+from aboard.diagnoses.usage import configuration, pasted_commands
 from aboard.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from aboard.core.launchers.captured_launch import Capture
     from aboard.core.launchers.command_kind import CommandKind
-    from aboard.core.launchers.launcher_command import LauncherCommand
+    from aboard.core.launchers.launcher_command import JobScript, LauncherCommand
+    from aboard.core.launchers.slurm.captured_steps import JobReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +54,13 @@ class TypedCommand:
 
     @cached_property
     def _kind(self) -> "CommandKind | None":
-        """What happens to the command; None for a program of the user's own.
-
-        In a Slurm job and in containers, scripts are read instead of captured.
-        """
+        """What happens to the command; None for a program of the user's own."""
         if self.module or self.no_python or (self._is_own_program and not self.capture):
             return None
         from aboard.core.launchers.command_kind import CommandKind, choose_kind  # noqa: PLC0415 - for those who paste
 
-        in_job = self.where.allocation is not None or self.where.job_to_submit is not None
-        kind = choose_kind(self.command, self.capture, slurm=in_job, launch=self.launch_words)
-        if kind is CommandKind.CAPTURED and any(node.container is not None for node in self.where.cluster()):
-            kind = choose_kind(self.command, None, slurm=True, launch=self.launch_words)
+        in_job = self.where.allocation is not None
+        kind = choose_kind(self.command, self.capture, in_job=in_job, launch=self.launch_words)
         return None if kind is CommandKind.RANK else kind
 
     def apply(
@@ -76,6 +73,9 @@ class TypedCommand:
         """
         from aboard.core.launchers.node_selection import apply_hostfile_slots, select_nodes  # noqa: PLC0415 - for those who paste
 
+        if pasted.script is not None and read_file is None:
+            seen = f"{pasted.launcher} starts a script, which runs in a Slurm job only"
+            raise InputError.of(pasted_commands.BATCH, pasted.launcher, seen, "no-job")
         is_placed = read_file is not None and self.where.cluster().source != THIS_MACHINE
         where = self.where if is_placed else self.where.with_default(hostfile=pasted.hostfile, include="", exclude="")
         where = where.with_default(hostfile=where.hostfile, include=pasted.include, exclude=pasted.exclude)
@@ -94,6 +94,8 @@ class TypedCommand:
 
     def read_capture(self, capture: "Capture") -> "LauncherCommand":
         """The command of a launcher that a script has called."""
+        if self.job_reader is not None:
+            return self.job_reader.read(capture)
         from aboard.config.accelerate_config import parse_accelerate_config  # noqa: PLC0415 - for those who paste
         from aboard.core.launchers.captured_launch import read_captured_launch  # noqa: PLC0415 - for those who paste
 
@@ -101,10 +103,49 @@ class TypedCommand:
             capture, self.launch_words, lambda text, path: parse_accelerate_config(text, file=path)
         )
 
+    @cached_property
+    def script(self) -> "JobScript":
+        """What runs until it calls a launcher."""
+        from aboard.core.launchers.launcher_command import JobScript  # noqa: PLC0415 - for those who paste
+        from aboard.core.launchers.parse_command import split_assignments  # noqa: PLC0415 - for those who paste
+
+        before, command = split_assignments(self.command)
+        if self.where.allocation is None or command[0].rpartition("/")[2] != "sbatch":
+            return JobScript(words=self.command)
+        submitted = self._parse()
+        if submitted is None or submitted.script is None:
+            raise ValueError("sbatch without a script")
+        return replace(submitted.script, env={**submitted.script.env, **before})
+
+    @cached_property
+    def job_reader(self) -> "JobReader | None":
+        """Reads what the script calls in a Slurm job; None outside of one."""
+        allocation = self.where.allocation
+        if allocation is None:
+            return None
+        from aboard.config.accelerate_config import HeadFiles, parse_accelerate_config  # noqa: PLC0415 - for those who paste
+        from aboard.core.launchers.slurm.captured_steps import JobReader  # noqa: PLC0415 - for those who paste
+
+        script, nodes = self.script, self.where.cluster().nodes
+        environ = {name: value for name, value in os.environ.items() if name not in script.removed}
+        return JobReader(
+            script=script,
+            # The launcher itself would have read them there.
+            files=lambda cwd: HeadFiles(allow_file=True, cwd=cwd),
+            parse_settings=lambda text, path: parse_accelerate_config(text, file=path),
+            environ={**environ, **script.env},
+            launch=self.launch_words,
+            nodes=tuple(node.name for node in nodes),
+            has_own_python=nodes[0].interpreter is not None,
+            is_system_program=_is_system_program,
+        )
+
     def apply_capture(
         self, command: "LauncherCommand", capture: "Capture"
     ) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
         """What that command runs, on which nodes, and notes."""
+        if self.job_reader is not None:
+            return self.apply(command, self.job_reader.files(capture.cwd).read)
         from aboard.config.accelerate_config import parse_accelerate_config  # noqa: PLC0415 - for those who paste
         from aboard.core.launchers.captured_launch import CapturedFiles  # noqa: PLC0415 - for those who paste
 
@@ -124,7 +165,7 @@ class TypedCommand:
     def has_own_size(self) -> bool:
         """Whether the pasted command itself says how many nodes it needs, as srun and sbatch always do."""
         pasted = self._pasted
-        return pasted is not None and (pasted.nodes is not None or _is_slurm_command(self.command))
+        return _is_slurm_command(self.command) or (pasted is not None and pasted.nodes is not None)
 
     def check_alone(self) -> tuple[str, ...]:
         """Refuses a wrong command before its nodes are known; returns notes for the user."""
@@ -133,16 +174,17 @@ class TypedCommand:
             return _note_missing_script(self._program())
         replaced = pasted.slurm is not None and self.where.job_to_submit is not None
         notes = ("the pasted command asks for the job; cluster.slurm is not used",) if replaced else ()
-        return (*notes, *pasted.notes, *_note_missing_script(pasted.request.program, pasted.container))
+        missing = () if pasted.script else _note_missing_script(pasted.request.program, pasted.container)
+        return (*notes, *pasted.notes, *missing)
 
     @cached_property
     def _pasted(self) -> "LauncherCommand | None":
         """The launcher's command that was pasted; None if the words are a program of their own."""
-        if self._kind is None or self.is_captured:
-            return None
+        return None if self._kind is None or self.is_captured else self._parse()
+
+    def _parse(self) -> "LauncherCommand | None":
         # The tables of the launchers' flags, for those who paste.
         from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
-        from aboard.config.deepy_program import run_deepy  # noqa: PLC0415 - the reason is above
         from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
 
         files = HeadFiles(allow_file=self.where.allow_file)
@@ -151,7 +193,6 @@ class TypedCommand:
             files,
             environ=os.environ,
             cwd=str(Path.cwd()),
-            run_deepy=run_deepy,
             launch=self.launch_words,
         )
 
@@ -186,6 +227,12 @@ def _is_slurm_command(words: Sequence[str]) -> bool:
     """Whether the words start with srun or sbatch, after assignments of variables."""
     command = next((word for word in words if "=" not in word and word != "env"), "")
     return command.rpartition("/")[2] in {"srun", "sbatch"}
+
+
+def _is_system_program(name: str, path: str) -> bool:
+    """Whether a program belongs to the operating system."""
+    found = shutil.which(name, path=path)
+    return found is not None and os.path.realpath(found).startswith(("/bin/", "/usr/bin/", "/sbin/", "/usr/sbin/"))
 
 
 def check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ PLACEMENT_FLAGS = (
     *list_flags(
         obey_flag, "--num_processes --num_machines --num_cpu_threads_per_process --max_restarts", takes=_NUMBER
     ),
-    obey_flag("--main_process_port", takes=FlagValueKind.PORT),
+    obey_flag("--main_process_port", takes=FlagValueKind.NUMBER),
     *list_flags(obey_switch, "--module|-m --no_python"),
     skip_flag("--role", note=NO_ROLES, accepted=("default",)),
     skip_flag("--machine_rank", note="is not needed: Aboard assigns it to each node"),

@@ -15,6 +15,7 @@ _LONGEST_COMMAND = 300
 # What the node's reason says, and the fix.
 _ESCAPES = (
     ("container", "container"),
+    ("srun of PATH", "srun"),
     ("runs as", "user"),
     ("emptied", "emptied"),
     ("option -", "isolated"),

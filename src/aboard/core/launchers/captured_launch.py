@@ -9,9 +9,11 @@ from typing import Annotated
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.decoding import CustomDecoder, DecodeError, Word, decode
 from aboard.core.launchers.accelerate_flags import NAME as ACCELERATE
+from aboard.core.launchers.containers.parse_container import drop_outside_variables
 from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
-from aboard.core.launchers.launcher_command import LauncherCommand
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherFiles
 from aboard.core.launchers.parse_command import VISIBLE, parse_launcher_command
+from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.torchrun import LAUNCH_GRAMMAR
 from aboard.core.launchers.torchrun import NAME as TORCHRUN
 from aboard.core.plan.rank_variables import INTERFACE_VARIABLES, list_torchrun_variables
@@ -38,6 +40,10 @@ _SHELL_FUNCTION = re.compile(r"BASH_FUNC_.*(%%|\(\))", re.DOTALL)
 # The node sends their commands only if they would start ranks.
 _STARTERS = frozenset({"ssh", "pdsh", "clush", "mpirun", "mpiexec"})
 _LAUNCHERS = frozenset({TORCHRUN, LAUNCH_GRAMMAR.launcher, DEEPSPEED, ACCELERATE})
+# What the head and the script's own steps would take for theirs.
+_SLURMS_OWN = ("SLURM_", "SRUN_", "SBATCH_", "SALLOC_")
+# The head's reply to a captured command that runs as it is, in place of an exit code.
+RUN_ITSELF = -1
 # What Aboard sets for each rank, or for the script.
 _OWN_VARIABLES = frozenset({*list_torchrun_variables(), "NNODES", "NODE_RANK", "PWD", "OLDPWD", "SHLVL", "_"})
 # Aboard computes these for each node; who unsets them means the login's.
@@ -125,7 +131,7 @@ class Capture:
 
     `argv` starts with the launcher's name. `python` would have run the launcher. `files` has the text of files that the
     words name, and of the launcher's own, by path. `script` and `line` called it; line 0 is unknown.
-    `host` is what the node calls itself.
+    `host` is what the node calls itself. `number` is that of the capture.
     """
 
     node: str
@@ -141,12 +147,13 @@ class Capture:
     script: str = ""
     line: int = 0
     host: Word = ""
+    number: int = 0
 
 
-def parse_capture(raw: object, node: str) -> Capture:
+def parse_capture(raw: object, node: str, number: int = 0) -> Capture:
     """Decodes what a node sent; the InputError names the node, the field and what is odd about it."""
     try:
-        return decode(Capture, {**raw, "node": node} if isinstance(raw, dict) else None, strict=True)
+        return decode(Capture, {**raw, "node": node, "number": number} if isinstance(raw, dict) else None, strict=True)
     except DecodeError as error:
         raise InputError.of(
             captured_scripts.UNUSABLE, node, f"the captured launcher is odd: {error}", "report", node=node
@@ -183,9 +190,17 @@ class CapturedFiles:
         return next(found, None)
 
 
-def read_captured_launch(capture: Capture, launch: tuple[str, ...], parse: SettingsParser) -> LauncherCommand:
+def read_captured_launch(
+    capture: Capture,
+    launch: tuple[str, ...],
+    parse: SettingsParser,
+    *,
+    files: LauncherFiles | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LauncherCommand:
     """Parses the captured words as if they had been pasted; `launch` are the words that the user typed before `--`.
 
+    In a Slurm job, `files` are the batch host's, and `environ` is all that the script has; an srun is read as well.
     Ranks get the variables that the script set, and those of the launcher over them, as from the launcher itself.
     """
     if (starter := capture.argv[0]) in _STARTERS:
@@ -195,12 +210,13 @@ def read_captured_launch(capture: Capture, launch: tuple[str, ...], parse: Setti
     devices = [f"{VISIBLE}={capture.env[VISIBLE]}"] if VISIBLE in capture.env else []
     command = parse_launcher_command(
         [*devices, *capture.argv],
-        CapturedFiles(capture=capture, parse=parse),
-        environ=capture.env,
+        files or CapturedFiles(capture=capture, parse=parse),
+        environ=capture.env if environ is None else environ,
         cwd=capture.cwd,
         launch=launch,
     )
-    if command is None or command.launcher not in _LAUNCHERS or command.container is not None:
+    known = _LAUNCHERS if files is None else _LAUNCHERS | {SRUN}
+    if command is None or command.launcher not in known:
         seen = f"'{escape_text(' '.join(capture.argv[:3]))}' is not a launcher that Aboard reads"
         raise InputError.of(captured_scripts.UNUSABLE, capture.node, seen, "launcher")
     env = {name: value for name, value in capture.env.items() if name != VISIBLE and _is_for_ranks(name)}
@@ -211,14 +227,16 @@ def read_captured_launch(capture: Capture, launch: tuple[str, ...], parse: Setti
         env, removed = {}, []
         if left_out:
             notes = (*notes, f"deepspeed doesn't send {format_list(left_out)} to ranks: list them in .deepspeed_env.")
-    return replace(
-        command,
-        request=replace(command.request, env={**env, **command.env}),
-        hostfile=command.hostfile and _locate(command.hostfile, capture.cwd),
-        setup=(*((f"unset {' '.join(removed)}",) if removed else ()), *command.setup),
-        workdir=capture.cwd,
-        python=capture.python,
-        notes=notes,
+    return drop_outside_variables(
+        replace(
+            command,
+            request=replace(command.request, env={**env, **command.env}),
+            hostfile=command.hostfile and _locate(command.hostfile, capture.cwd),
+            setup=(*((f"unset {' '.join(removed)}",) if removed else ()), *command.setup),
+            workdir=_locate(command.workdir or ".", capture.cwd),
+            python="" if command.container is not None else capture.python,
+            notes=notes,
+        )
     )
 
 
@@ -228,9 +246,13 @@ def _locate(path: str, cwd: str) -> str:
 
 def _is_for_ranks(name: str) -> bool:
     """Whether ranks get a script's variable: not those that Aboard sets for each of them."""
-    return name not in _OWN_VARIABLES and not name.startswith("ABOARD_")
+    return name not in _OWN_VARIABLES and not name.startswith(("ABOARD_", *_SLURMS_OWN))
 
 
 def _sends_variables(command: LauncherCommand) -> bool:
     """Whether the launcher starts ranks over ssh, with the variables that DeepSpeed exports and no others."""
-    return not command.per_node and (command.launcher != DEEPSPEED or command.hostfile is not None)
+    return (
+        not command.per_node
+        and command.launcher != SRUN
+        and (command.launcher != DEEPSPEED or command.hostfile is not None)
+    )

@@ -7,9 +7,11 @@ from enum import Enum
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import ABOARD_LAUNCH
 from aboard.core.launchers.parse_command import is_launcher, split_assignments
-from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
+from aboard.core.launchers.slurm.srun import NAME as SRUN
+from aboard.core.launchers.slurm.srun import SLURM_COMMANDS, find_step_command
 from aboard.core.launchers.wrapped_commands import (
     ENVIRONMENT_MANAGERS,
+    SHELLS,
     STARTERS,
     build_starter_refusal,
     build_wrapper_refusal,
@@ -18,8 +20,8 @@ from aboard.core.launchers.wrapped_commands import (
     strip_wrapper,
 )
 from aboard.core.plan.program import Program, ProgramKind
+from aboard.diagnoses import InputError
 
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _MAKE = frozenset({"make", "gmake"})
 _SCRIPT = re.compile(r".*\.(sh|bash)", re.DOTALL)
 # A node runs these around a script, which then sees what they change. What others do would not reach the ranks.
@@ -42,20 +44,21 @@ def choose_kind(
     words: Sequence[str],
     capture: bool | None,  # noqa: FBT001 - the options --capture and --no-capture; None if neither is given
     *,
-    slurm: bool = False,
+    in_job: bool = False,
     launch: tuple[str, ...] = ABOARD_LAUNCH,
 ) -> CommandKind:
     """Chooses by the words alone; refuses what would be lost around a script, with what to type.
 
-    With `slurm`, the head reads scripts. `launch` are the words that the user typed before `--`, for that refusal.
+    In a Slurm job, the script of sbatch runs, and what an srun starts by a shell or a front end. `launch` are the words
+    that the user typed before `--`, for that refusal.
     """
     before, command = split_assignments(words)
     if not command:
         return CommandKind.RANK
-    if capture and not slurm:
+    if capture or (in_job and _runs_script(command)):
         return CommandKind.CAPTURED
     wrappers, inner = _unwrap(command)
-    if slurm or (capture is False and not is_script(inner)):
+    if capture is False and not is_script(inner):
         return CommandKind.PARSED if _is_read(command) else CommandKind.RANK
     if capture is False:
         return CommandKind.RANK
@@ -68,8 +71,20 @@ def choose_kind(
 def is_script(words: Sequence[str]) -> bool:
     """Whether the command may call a launcher later: a shell script, make, or a front end."""
     name = _get_base_name(words[0])
-    is_shell = name in _SHELLS and len(words) > 1
+    is_shell = name in SHELLS and len(words) > 1
     return is_shell or name in _MAKE or _SCRIPT.fullmatch(name) is not None or bool(find_front_end(words))
+
+
+def _runs_script(command: Sequence[str]) -> bool:
+    """Whether it is an sbatch, or an srun whose tasks run a script or a front end."""
+    name = _get_base_name(command[0])
+    if name != SRUN:
+        return name in SLURM_COMMANDS
+    try:
+        task = split_assignments(find_step_command(command[1:]))[1]
+    except InputError:
+        return False  # it is read, and refused with its reason
+    return bool(task) and is_script(task)
 
 
 def uses_front_end(words: Sequence[str]) -> bool:

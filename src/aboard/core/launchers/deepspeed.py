@@ -36,7 +36,7 @@ GRAMMAR = FlagGrammar(
         refuse_help(NAME),
         *list_flags(obey_flag, "--hostfile|-H --include|-i --exclude|-e --master_addr --venv_script"),
         *list_flags(obey_flag, "--num_nodes --num_gpus|--num_accelerators --ssh_port", takes=FlagValueKind.NUMBER),
-        obey_flag("--master_port", takes=FlagValueKind.PORT),
+        obey_flag("--master_port", takes=FlagValueKind.NUMBER),
         *list_flags(obey_switch, "--module --no_python --no_local_rank --bind_cores_to_rank --no_ssh"),
         skip_flag("--node_rank", note=_NODE_RANK),
         skip_flag("--no_ssh_check", takes=_NOTHING, note="is not needed: the quick check probes every node"),

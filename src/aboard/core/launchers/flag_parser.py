@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.core.launchers.flag_table import FlagHandling, FlagValueKind, LauncherFlag, Value
-from aboard.core.launchers.master_address import format_port_note
-from aboard.core.launchers.shell.variables import find_unknown
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import Fix, InputError, Problem
@@ -186,15 +184,12 @@ class _Reader:
             yield True
         elif flag.takes in {FlagValueKind.TEXT, FlagValueKind.OPTIONAL}:
             yield text
-        elif flag.takes in {FlagValueKind.NUMBER, FlagValueKind.PORT} and _NUMBER.fullmatch(text.strip()):
+        elif flag.takes is FlagValueKind.NUMBER and _NUMBER.fullmatch(text.strip()):
             yield int(text)
-        elif flag.takes is FlagValueKind.PORT and find_unknown(text) is not None:
-            self.notes.append(format_port_note(name))
         elif flag.takes is FlagValueKind.DECIMAL and _DECIMAL.fullmatch(text.strip()):
             yield float(text)
         else:
-            kind = FlagValueKind.NUMBER if flag.takes is FlagValueKind.PORT else flag.takes
-            seen = f"'{escape_text(text)}' is not {kind.value}"
+            seen = f"'{escape_text(text)}' is not {flag.takes.value}"
             self._problem(name, seen, pasted_commands.FLAG.fix("number", flag=name))
 
     def _problem(self, shown: str, seen: str, fix: Fix) -> None:

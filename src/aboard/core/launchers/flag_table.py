@@ -18,8 +18,6 @@ class FlagValueKind(Enum):
     TEXT = "text"
     NUMBER = "a whole number"
     DECIMAL = "a number"
-    # A whole number, left to Aboard if only a running script knows it.
-    PORT = "a port"
     # Only as --flag=value.
     OPTIONAL = "an optional value"
 

@@ -1,9 +1,11 @@
 """A launcher's command after parsing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Protocol
 
 from aboard.core.cluster.container import Container
+from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.lazy_dataclass import dataclass
@@ -21,38 +23,40 @@ class LauncherFiles(Protocol):
         ...
 
     def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
-        """The same for the text of a file that a script would write."""
+        """The same for the text of a file."""
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeepyReport:
-    """What gpt-neox's deepy.py would pass to DeepSpeed's launcher: its arguments, and variables that it set."""
-
-    arguments: tuple[str, ...]
-    env: Mapping[str, str]
-
-
 ABOARD_LAUNCH = ("aboard", "launch")
-DeepyRunner = Callable[[Sequence[str], Sequence[str], Mapping[str, str]], DeepyReport]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherContext:
     """What a launcher would see: the head's files, its environment, and the current directory.
 
-    `parse_inner` parses the command that srun or a script starts; None if it is no launcher's. `scripts` are the shell
-    scripts that are being read. `run_deepy` runs deepy.py, by the words before and after its name; None if it can't.
-    `launch` are the words that the user typed before `--`, for the commands of fixes.
+    `parse_inner` parses the command that srun or a container starts; None if it is no launcher's. `launch` are the
+    words that the user typed before `--`, for the commands of fixes.
     """
 
     files: LauncherFiles
     environ: Mapping[str, str]
     cwd: str
     parse_inner: "Callable[[Sequence[str], LauncherContext], LauncherCommand | None]"
-    scripts: tuple[str, ...] = ()
-    run_deepy: DeepyRunner | None = None
     launch: tuple[str, ...] = ABOARD_LAUNCH
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobScript:
+    """A script that runs in a Slurm job: its command, the variables that it gets and lacks, and its directory.
+
+    A script of sbatch belongs to the job's first node: a launcher that it calls without srun starts ranks there only.
+    """
+
+    words: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
+    removed: tuple[str, ...] = ()
+    cwd: str | None = None
+    is_batch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,8 @@ class LauncherCommand:
     appended to each node's own, `ssh_port` and `workdir` are for nodes without their own. `notes` say which flags were
     dropped, and why. `slurm` is the job that srun or sbatch would ask for; None inside a job. `container` is what the
     command starts its launcher in; it replaces the nodes' own. A launcher that is `per_node` starts the ranks of its
-    own node, so each node runs it. `python` would have run a captured launcher; "" is each node's own.
+    own node, so each node runs it. `python` would have run a captured launcher; "" is each node's own. `script` is what
+    has to run in the job before the ranks are known.
     """
 
     launcher: str
@@ -79,6 +84,7 @@ class LauncherCommand:
     container: Container | None = None
     per_node: bool = False
     python: str = ""
+    script: JobScript | None = None
     notes: tuple[str, ...] = ()
 
     @property

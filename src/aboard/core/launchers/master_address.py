@@ -1,9 +1,7 @@
 """The master address and port in a launcher's flags."""
 
 import re
-from dataclasses import replace
 
-from aboard.core.launchers.shell.variables import HIDDEN, find_unknown, hide_unknown
 from aboard.core.text.input_text import MAX_PORT, find_host_error
 from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
@@ -23,16 +21,11 @@ class RequestedMaster:
     notes: tuple[str, ...] = ()
 
 
-def format_port_note(flag: str) -> str:
-    """The note on a port that only a running script knows."""
-    return f"{flag}: the script computes the port, so the port is chosen by Aboard."
-
-
 def parse_master(address: str | None, given_port: object, *, where: str) -> RequestedMaster:
-    """Leaves an address to Aboard that differs on each node or that only a running script knows, and port 0, any."""
+    """Leaves an address to Aboard that differs on each node, and port 0, any."""
     host = address.strip().removeprefix("[").removesuffix("]") if address else None
     port = given_port if isinstance(given_port, int) else None
-    if host and (_LOOPBACK.fullmatch(host) or find_unknown(host) is not None):
+    if host and _LOOPBACK.fullmatch(host):
         host = None
     if host and (trouble := find_host_error(host)):
         raise InputError.of(pasted_commands.MASTER, where, trouble, "host", option=where)
@@ -44,10 +37,6 @@ def parse_master(address: str | None, given_port: object, *, where: str) -> Requ
 
 def parse_endpoint(text: str, *, where: str) -> RequestedMaster:
     """Parses HOST[:PORT] of torchrun's --rdzv-endpoint; an IPv6 address with a port needs brackets."""
-    host, colon, port = hide_unknown(text).rpartition(":")
-    if colon and HIDDEN in port:
-        requested = parse_master(None if HIDDEN in host else host, None, where=where)
-        return replace(requested, notes=(format_port_note(where),))
     match = _ENDPOINT.fullmatch(text)
     if not match:
         raise InputError.of(pasted_commands.MASTER, where, f"'{escape_text(text)}' is not HOST:PORT", "endpoint")

@@ -14,17 +14,12 @@ from aboard.core.launchers.containers.parse_container import drop_outside_variab
 from aboard.core.launchers.deepspeed import parse_deepspeed
 from aboard.core.launchers.launcher_command import (
     ABOARD_LAUNCH,
-    DeepyRunner,
     LauncherCommand,
     LauncherContext,
     LauncherFiles,
 )
-from aboard.core.launchers.programs.deepy import parse_deepy
-from aboard.core.launchers.programs.shell_script import parse_shell_script
 from aboard.core.launchers.slurm.sbatch import parse_sbatch
-from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.slurm.srun import parse_srun
-from aboard.core.launchers.slurm.task_shell import find_unknown_value
 from aboard.core.launchers.torchrun import parse_torch_launch, parse_torchrun
 from aboard.core.launchers.wrapped_commands import refuse_wrapped_command
 from aboard.diagnoses import InputError
@@ -64,17 +59,11 @@ def parse_launcher_command(
     *,
     environ: Mapping[str, str] = NO_ENV,
     cwd: str = ".",
-    run_deepy: DeepyRunner | None = None,
     launch: tuple[str, ...] = ABOARD_LAUNCH,
 ) -> LauncherCommand | None:
     """Parses a launcher's command; None if the words are a script with its arguments."""
-    context = LauncherContext(
-        files=files, environ=environ, cwd=cwd, parse_inner=_parse_words, run_deepy=run_deepy, launch=launch
-    )
+    context = LauncherContext(files=files, environ=environ, cwd=cwd, parse_inner=_parse_words, launch=launch)
     command = _parse_words(words, context)
-    if command is not None and command.launcher == SRUN and (unknown := find_unknown_value(command)) is not None:
-        seen = f"the ranks depend on {escape_text(unknown)}, which differs by task"
-        raise InputError.of(diagnoses.WRAPPED, SRUN, seen, "bash")
     return None if command is None else drop_outside_variables(command)
 
 
@@ -89,8 +78,7 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
     if reader is None:
         inside = replace(context, environ={**context.environ, **set_before})
         refuse_wrapped_command(command, set_before, inside, frozenset(_BY_NAME) | RUNTIMES)
-        started = parse_deepy(command, inside) or parse_shell_script(command, inside)
-        return started and _apply_assignments(started, set_before)
+        return None
     if name in _NEED_LAUNCH:
         rest = _strip_launch_word(name, rest)
     result = reader(rest, replace(context, environ={**context.environ, **set_before}))

@@ -32,7 +32,7 @@ _PER_SLOT = frozenset({"gpu", "auto", "xpu"})
 FLAGS = (
     refuse_help(NAME),
     *list_flags(obey_flag, "--nnodes --nproc-per-node --rdzv-backend --rdzv-endpoint --master-addr --numa-binding"),
-    obey_flag("--master-port", takes=FlagValueKind.PORT),
+    obey_flag("--master-port", takes=FlagValueKind.NUMBER),
     *list_flags(obey_switch, "--standalone --module|-m --no-python"),
     skip_flag("--role", note=NO_ROLES, accepted=("default",)),
     skip_flag("--node-rank", note="is not needed: Aboard assigns it to each node"),
@@ -164,9 +164,8 @@ def _find_master(flags: ParsedFlags) -> RequestedMaster:
     if address:
         requested = parse_endpoint(address, where="--rdzv-endpoint")
         if requested.address:
-            shown = requested.address if requested.notes else address
-            notes = (*notes, f"--rdzv-endpoint {escape_text(shown)} is where rank 0 listens.")
-        return replace(requested, notes=(*notes, *requested.notes))
+            notes = (*notes, f"--rdzv-endpoint {escape_text(address)} is where rank 0 listens.")
+        return replace(requested, notes=notes)
     requested = parse_master(flags.text("master_addr"), flags.values.get("master_port"), where="--master-addr")
     return replace(requested, notes=notes)
 

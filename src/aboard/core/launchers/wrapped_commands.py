@@ -6,12 +6,9 @@ Launched unchanged, they would run on every rank, and each would start a whole r
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import LauncherContext
-from aboard.core.launchers.shell.syntax import UnreadableScriptError
-from aboard.core.launchers.slurm.task_shell import find_command_text, follow_task_script
 from aboard.diagnoses import Fix, InputError, Problem
 from aboard.diagnoses.usage.pasted_commands import WRAPPED, quote_command_line
 from aboard.lazy_dataclass import dataclass
@@ -30,7 +27,7 @@ _STARTING_WORDS: Mapping[str, frozenset[str]] = {
     "ray": frozenset({"start", "up", "submit", "job", "exec"}),
 }
 _PER_SLOT = ("torchrun", "--nproc-per-node", "gpu")
-DEEPY = "deepy.py"
+_DEEPY = "deepy.py"
 # Programs that choose a launcher and start it, with their commands that do so; None for programs that always do.
 _FRONT_ENDS: Mapping[str, frozenset[str] | None] = {
     "axolotl": frozenset({"train", "evaluate"}),
@@ -40,7 +37,7 @@ _FRONT_ENDS: Mapping[str, frozenset[str] | None] = {
     "trl": frozenset({"sft", "dpo", "grpo", "kto", "reward", "rloo"}),
     "tune": frozenset({"run"}),
     "colossalai": frozenset({"run"}),
-    DEEPY: None,
+    _DEEPY: None,
 }
 _MODULES = {"axolotl.cli.main": "axolotl", "llamafactory.cli": "llamafactory-cli", "swift.cli.main": "swift"}
 _MODULES |= {"trl.cli": "trl"}
@@ -102,6 +99,11 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"python[0-9.]*")
 _SEPARATORS = re.compile(r"[;&|\n(){}]")
 _READ = frozenset({"torchrun", "deepspeed", "accelerate", "accelerate-launch", "python", "python3"})
+_LAUNCHERS = frozenset({"torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch"})
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+_COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
+_KEYWORD = re.compile(r"\s*(?:(?:then|do|else|if|while|!)\s+)*")
+_LAUNCH_MODULE = re.compile(r"-m\s+(?:torch\.distributed\.(?:run|launch)|accelerate\.commands|deepspeed\.launcher)\b")
 _TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher")
 
 
@@ -118,12 +120,12 @@ def refuse_wrapped_command(
         raise build_starter_refusal(first, words[launcher_at:], seen, context.launch)
     if first in _SESSIONS and ("/" not in words[0] or words[0].startswith("/")):
         _refuse_session(words, set_before, context, launchers)
-    if (front_end := find_front_end(words)) not in {"", DEEPY}:
+    if front_end := find_front_end(words):
         seen = f"{front_end} would start a launcher in every rank, and each would start a run of its own"
         raise _build_refusal(front_end, seen, WRAPPED.fix("front-end", name=front_end))
     _refuse_other_launcher(words, set_before, context)
     if (text := find_command_text(words)) is not None:
-        _refuse_shell_text(first, text, words, context)
+        _refuse_shell_text(first, text, set_before, context.launch)
     inner = strip_wrapper(words)
     if inner and _starts_launcher(inner, context):
         seen = f"{first} would start {_describe(inner)} in every rank, and each would start a run of its own"
@@ -155,7 +157,7 @@ def find_front_end(words: Sequence[str]) -> str:
         is_module = rest[:1] == ["-m"]
         program = "".join(rest[1:2] if is_module else rest[:1])
         name, rest = (_MODULES.get(program, "") if is_module else _get_base_name(program)), rest[2:]
-        if not is_module and name != DEEPY:
+        if not is_module and name != _DEEPY:
             return ""
     commands = _FRONT_ENDS.get(name, frozenset())
     return name if commands is None or "".join(rest[:1]) in commands else ""
@@ -237,25 +239,34 @@ def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str], cont
     raise _build_refusal(name, seen, _fill_fix(context.launch, fix, name=name, command=command))
 
 
-def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: LauncherContext) -> None:
+def find_command_text(words: Sequence[str]) -> str | None:
+    """The text of `bash -c TEXT`; None for another command."""
+    is_shell = _get_base_name(words[0]) in SHELLS
+    return words[2] if is_shell and words[2:] and words[1] in _COMMAND_FLAGS else None
+
+
+def find_text_launcher(text: str) -> str:
+    """The launcher, front end or container with a launcher that a shell's text starts; "" if none."""
+    text = text.replace("\\\n", " ")
+    for part in _SEPARATORS.split(text):
+        words = _KEYWORD.sub("", part, count=1).split()
+        while words and (_ASSIGNMENT.match(words[0]) or words[0] == "exec"):
+            words = words[1:]
+        if name := _find_started(words, _LAUNCHERS):
+            return name
+    found = _LAUNCH_MODULE.search(text)
+    return "" if found is None else found[0].split()[1]
+
+
+def _refuse_shell_text(shell: str, text: str, before: Sequence[str], launch: Sequence[str]) -> None:
     """Raises if the text of `bash -c TEXT` starts a launcher."""
-    try:
-        reading = follow_task_script(text, words[4:], context)
-    except UnreadableScriptError:
-        names = list(filter(None, map(find_launcher_name, _SEPARATORS.split(text))))
-        if names:
-            seen = f"{shell} -c would start {names[0]} in every rank, and each would start a run of its own"
-            raise _build_refusal(shell, seen, WRAPPED.fix("text", name=names[0])) from None
-        return
-    started = next((each for each in reading.programs if _starts_launcher(each.words, context)), None)
-    if started is None:
-        return
-    seen = f"{shell} -c would start {_describe(started.words)} in every rank, and each would start a run of its own"
-    if len(reading.programs) > 1 or reading.setup or reading.changes_directory or reading.files:
-        raise _build_refusal(shell, seen, WRAPPED.fix("text", name=_get_base_name(started.words[0])))
-    new = {name: value for name, value in started.env.items() if context.environ.get(name) != value and name != "PWD"}
-    command = quote_command_line([*(f"{name}={value}" for name, value in new.items()), *started.words])
-    raise _build_refusal(shell, seen, _fill_fix(context.launch, "wrapper", wrapper=f"{shell} -c", command=command))
+    if name := find_text_launcher(text):
+        seen = f"{shell} -c would start {name} in every rank, and each would start a run of its own"
+        inner = [] if _EXPANDED.search(text) else _split_text(text)
+        if not inner:
+            raise _build_refusal(shell, seen, WRAPPED.fix("text", name=name))
+        command = quote_command_line([*before, *inner])
+        raise _build_refusal(shell, seen, _fill_fix(launch, "wrapper", wrapper=f"{shell} -c", command=command))
 
 
 def strip_wrapper(words: Sequence[str]) -> Sequence[str]:
@@ -288,7 +299,7 @@ def _starts_launcher(words: Sequence[str], context: LauncherContext) -> bool:
     if find_front_end(words[_find_program(words) :]):
         return True
     try:
-        return context.parse_inner(words, replace(context, run_deepy=None)) is not None
+        return context.parse_inner(words, context) is not None
     except InputError as error:
         if error.code == WRAPPED.code:
             raise

@@ -74,7 +74,13 @@ PARALLEL = Diagnosis(
 ESCAPED = Diagnosis(
     code="capture-escaped",
     title="a script started a launcher that Aboard could not replace",
-    symptoms=("env -i torchrun", "python -I -m torch.distributed.run", "sudo torchrun", "ssh n2 'torchrun …'"),
+    symptoms=(
+        "env -i torchrun",
+        "python -I -m torch.distributed.run",
+        "sudo torchrun",
+        "/usr/bin/srun torchrun",
+        "ssh n2 'torchrun …'",
+    ),
     explanation=f"{_ONCE} It finds the launcher by PATH and PYTHONPATH, which it sets for the script. This launcher was"
     " started without them, for example after `env -i`, `sudo`, `bash -l`, `module purge` or `export PYTHONPATH=$PWD`."
     " It would have started a run of its own on its node, so Aboard ended it. ssh, pdsh and mpirun start ranks on other"
@@ -82,6 +88,7 @@ ESCAPED = Diagnosis(
     fixes={
         "isolated": Advice("remove Python's options -I, -E and -S: python -m torch.distributed.run …"),
         "path": Advice("keep what PYTHONPATH has: export PYTHONPATH=$PWD:$PYTHONPATH"),
+        "srun": Advice("call it as srun, without its path, and keep what PATH has: export PATH=…:$PATH"),
         "emptied": Advice("remove env -i before it, and set only the variables that have to change"),
         "user": Advice("remove sudo before it: ranks run as the user who logs in to the nodes"),
         "container": Advice(

@@ -120,7 +120,6 @@ WRAPPED = Diagnosis(
     " (nohup, tmux, timeout). Every rank would run it, and start a run of its own:"
     " several small worlds instead of one.",
     fixes={
-        "bash": "paste the command that it runs: aboard launch -- srun … torchrun …",
         "starter": "remove {starter}: {launch:shell aboard launch} -- {command:shell}",
         "wrapper": "remove {wrapper}: {launch:shell aboard launch} -- {command:shell}",
         "nohup": "remove {wrapper}, and detach the run: {launch:shell aboard launch -d} -- {command:shell}",
@@ -169,49 +168,18 @@ CONTAINER = Diagnosis(
 
 BATCH = Diagnosis(
     code="paste-batch",
-    title="a batch script can't be read into a plan",
+    title="a batch script can't become a run",
     symptoms=("sbatch script.sh",),
-    explanation="Aboard follows a batch script without running it: its variables, loops and choices, up to the one"
-    " command that starts the training. It doesn't run other commands, so it refuses a script that needs them.",
-    remedy="Keep the script, and let it start Aboard in place of srun: `aboard launch -- srun …`. The shell then does"
-    " the rest, and `sbatch` submits the script as before.",
+    explanation="On a login node, Aboard reads the #SBATCH lines of a script and submits a job of that size. The script"
+    " runs in the job, on its first node, and Aboard starts the ranks in place of the launcher or srun that it calls.",
     fixes={
-        "line": "let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell sbatch script.sh}",
-        "lines": "in {script}, write one aboard launch -- torchrun … in place of the commands that start the"
-        " training, then:"
-        " {typed:shell sbatch script.sh}",
         "shell": Advice("use a script of bash, with #!/bin/bash as its first line"),
         "quote": Advice("close the quote"),
-        "failed": Advice("give the script the arguments and variables that it asks for"),
         "placeholder": Advice("replace it by your own value"),
-    },
-)
-
-DEEPY = Diagnosis(
-    code="paste-deepy",
-    title="gpt-neox's deepy.py could not build its command",
-    symptoms=("python ./deepy.py train.py",),
-    explanation="Aboard runs deepy.py on this machine, with DeepSpeed's launcher replaced by one that only reports its"
-    " arguments. deepy.py reads its config files and the hostfile, and needs the packages of gpt-neox here.",
-    fixes={
-        "show": "show the whole error, and start nothing: {command:shell}",
-        "container": Advice("set container: in aboard.yaml, and run deepy.py outside: python deepy.py train.py …"),
-        "script": Advice("look into {script}, and type its command: aboard launch -- python deepy.py train.py …"),
-    },
-)
-
-SHELL = Diagnosis(
-    code="paste-shell",
-    title="a shell script can't be read into a plan",
-    symptoms=("./run_finetune.sh --deepspeed_args",),
-    explanation="In Slurm jobs and containers, Aboard follows a shell script without running it: its arguments,"
-    " variables, loops and choices, up to the one command that starts torchrun, deepspeed or accelerate. It runs no"
-    " other commands, so it refuses a script that needs them.",
-    remedy="Keep the script, and write `aboard launch --` in it, before the launcher. The shell then does the rest.",
-    fixes={
-        "line": "let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell}",
-        "lines": Advice("in {script}, write aboard launch -- before the command that starts the training"),
-        "failed": Advice("give the script the arguments and variables that it asks for"),
+        "srun": Advice("start it on all nodes: srun torchrun …"),
+        "loop": Advice("start the same command on each node of the job once, or all of them with one srun"),
+        "no-job": "run it in a job, where Slurm works: salloc --nodes=2, then aboard launch -- …; over ssh, the"
+        " script alone: aboard launch n[1-2] -- bash script.sh",
     },
 )
 

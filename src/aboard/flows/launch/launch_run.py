@@ -42,7 +42,8 @@ from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, c
 
 if TYPE_CHECKING:
     from aboard.core.launchers.captured_launch import Capture
-    from aboard.core.launchers.launcher_command import LauncherCommand
+    from aboard.core.launchers.launcher_command import JobScript, LauncherCommand
+    from aboard.core.launchers.slurm.captured_steps import JobReader
 
 # The file that accelerate's launcher names for DeepSpeed: each rank reads it.
 ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
@@ -102,15 +103,21 @@ class ScriptCommand:
     """A script or a front end that starts a launcher itself; `launch` are the words before `--`.
 
     `read` parses what the launcher was called with, and `resolve` makes a launch of that. `forced` is whether the user
-    asked for its capture, so that a dry run runs it up to its launcher.
+    asked for its capture, so that a dry run runs it up to its launcher. `job` reads an srun in a Slurm job, where the
+    script runs on this machine.
     """
 
-    words: tuple[str, ...]
+    start: "JobScript"
     launch: tuple[str, ...]
     front_end: bool
     forced: bool
     read: "Callable[[Capture], LauncherCommand]"
     resolve: "Callable[[LauncherCommand, Capture], LaunchSpec]"
+    job: "JobReader | None" = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.start.words
 
 
 @dataclass(frozen=True, kw_only=True)

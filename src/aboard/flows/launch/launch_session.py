@@ -81,7 +81,12 @@ class LaunchSession:
                 begin = launch
                 if self.spec.script is not None:
                     control.follow(None)
-                    begin = partial(launch_script, script_observer=script_observer or ScriptLog(sys.stdout))
+                    watch = self._watch
+                    begin = partial(
+                        launch_script,
+                        script_observer=script_observer or ScriptLog(sys.stdout),
+                        is_ending=lambda: watch is not None and watch.ending is not None,
+                    )
                 result = await begin(
                     self.spec,
                     record,

@@ -10,14 +10,14 @@ from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from time import monotonic
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from aboard.core.cluster.node import Node
-from aboard.core.launchers.captured_launch import Capture, parse_capture
+from aboard.core.launchers.captured_launch import RUN_ITSELF, Capture, parse_capture
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
-from aboard.diagnoses import TransportError
+from aboard.diagnoses import AboardError, TransportError
 from aboard.diagnoses.untrusted import escape_lines, escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_record import Record
@@ -25,6 +25,10 @@ from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, SessionState
 from aboard.transport.supervisor_messages import OutputChunk
 
+if TYPE_CHECKING:
+    from aboard.core.launchers.slurm.captured_steps import JobReader
+
+SRUN = "srun"
 # The child of a script's supervisor, and the number behind the run's id that the supervisor has: ranks' begin with 1.
 CHILD = "script"
 SUPERVISOR_NUMBER = 0
@@ -99,8 +103,19 @@ class ScriptSessions:
     """The scripts of a run, by node, in the order in which they were started."""
 
     def __init__(
-        self, run: str, dialer: NodeDialer, lease: Lease, record: Record | None, script_observer: ScriptObserver
+        self,
+        run: str,
+        dialer: NodeDialer,
+        lease: Lease,
+        record: Record | None,
+        script_observer: ScriptObserver,
+        job: "JobReader | None" = None,
+        first: int = 0,
     ) -> None:
+        # In a Slurm job, an srun of the script may be none for us, or one of a loop; `first` is the first script's
+        # number in the record.
+        self._job = job
+        self._first = first
         self._run = run
         self._dialer = dialer
         self._lease = lease
@@ -110,6 +125,34 @@ class ScriptSessions:
         # Set when a script calls a launcher while an earlier one waits, or when one was ended before its run.
         self.parallel, self.withdrawn = asyncio.Event(), asyncio.Event()
         self._second: tuple[_NodeScript, int] | None = None
+        self._judging: set[asyncio.Task[None]] = set()
+
+    async def _judge_step(self, script: "_NodeScript", number: int) -> None:
+        """Lets an srun run that is none for us; another waits, and is a second launcher unless it is one of a loop."""
+        assert self._job is not None  # noqa: S101 - no other session gets here
+        try:
+            step = parse_capture(await script.session.get_capture(number), node=script.node, number=number)
+            runs_itself, loop = self._job.runs_itself(step), self._job.count_loop(step)
+        except AboardError as error:
+            script.add(error)
+            return
+        if runs_itself:
+            with suppress(TransportError):
+                await script.session.release_launcher(number, RUN_ITSELF)
+            return
+        earlier = [*script.waiting]
+        script.waiting.append(number)
+        script.loops[number] = loop
+        sizes = {script.loops.get(each, 0) for each in script.waiting}
+        is_loop = len(sizes) == 1 and sizes != {0} and len(script.waiting) <= max(sizes)
+        if earlier and not is_loop:
+            self._note_second(script, number)
+        script.add(step)
+
+    def _judge_later(self, script: "_NodeScript", number: int) -> None:
+        task = asyncio.create_task(self._judge_step(script, number))
+        self._judging.add(task)
+        task.add_done_callback(self._judging.discard)
 
     async def get_second(self) -> Capture | None:
         """The launcher that was called while another one waited; None if there was none."""
@@ -133,12 +176,16 @@ class ScriptSessions:
 
     async def start(self, node: Node, start: Start) -> None:
         """Starts the script on a node; raises TransportError if that fails."""
-        script = _NodeScript(len(self._scripts), node.name, self._record, self._script_observer)
+        number = self._first + len(self._scripts)
+        script = _NodeScript(number, node.name, self._record, self._script_observer)
+        if self._job is not None:
+            script.on_step = partial(self._judge_later, script)
         script.on_parallel, script.on_withdrawn = partial(self._note_second, script), self.withdrawn.set
         script.session = NodeSession(
             node,
             self._dialer,
-            run=f"{self._run}.{SUPERVISOR_NUMBER}",
+            # Several of them may be on one node.
+            run=f"{self._run}.{SUPERVISOR_NUMBER}" + (f".{self._first}" if self._first else ""),
             key=token_hex(16),
             lease=self._lease,
             known_children=frozenset({CHILD}),
@@ -171,12 +218,17 @@ class ScriptSessions:
         if isinstance(outcome, ScriptEnd):
             return outcome
         script.outcomes.remove(outcome)
-        if isinstance(outcome, EscapedLauncher):
+        if isinstance(outcome, Exception):
+            raise outcome
+        if not isinstance(outcome, int):
             return outcome
-        return parse_capture(await script.session.get_capture(outcome), node=node)
+        return parse_capture(await script.session.get_capture(outcome), node=node, number=outcome)
 
     async def release(self, code: int) -> None:
         """Lets all waiting launchers return this exit code; a node that is lost has no launcher any more."""
+        if self._record is not None:
+            # The view shows what has been written.
+            self._record.flush()
         self._script_observer.script_resumes()
         self.withdrawn.clear()
         for script in self._scripts.values():
@@ -185,16 +237,20 @@ class ScriptSessions:
                 with suppress(TransportError):
                     await script.session.release_launcher(number, code)
 
-    async def end(self) -> None:
-        """Terminates all scripts, with their traps, and waits until they are gone."""
-        ends = [asyncio.create_task(self._end_script(script)) for script in self._scripts.values()]
+    async def end(self, within: float | None = None) -> None:
+        """Terminates all scripts, with their traps, and waits until they are gone; at most this time if it is given."""
+        for task in self._judging:
+            task.cancel()
+        grace = self._lease.grace if within is None else within / 2
+        seconds = grace + SWEEP_SECONDS if within is None else within
+        ends = [asyncio.create_task(self._end_script(script, grace, seconds)) for script in self._scripts.values()]
         if ends:
             await asyncio.wait(ends)
 
-    async def _end_script(self, script: "_NodeScript") -> None:
+    async def _end_script(self, script: "_NodeScript", grace: float, seconds: float) -> None:
         try:
-            async with asyncio.timeout(self._lease.grace + SWEEP_SECONDS):
-                await script.session.end(self._lease.grace)
+            async with asyncio.timeout(seconds):
+                await script.session.end(grace)
                 await script.session.wait_gone()
         except (TimeoutError, TransportError):
             # Disconnected: its supervisor ends it when the lease expires.
@@ -225,9 +281,12 @@ class _NodeScript:
         self.began = monotonic()
         self.changed = asyncio.Event()
         # Numbers of captures, escapes, and the end.
-        self.outcomes: deque[int | EscapedLauncher | ScriptEnd] = deque()
+        self.outcomes: deque[int | Capture | EscapedLauncher | ScriptEnd | Exception] = deque()
         self.waiting: list[int] = []
         self.called = False
+        # By the number of an srun, how many of its kind make a run; 0 for one by itself.
+        self.loops: dict[int, int] = {}
+        self.on_step: Callable[[int], None] | None = None
         self._index = index
         self._record = record
         self._script_observer = script_observer
@@ -238,30 +297,34 @@ class _NodeScript:
     def take(self, event: Event) -> None:
         data = event.data
         match event.kind:
+            case "captured" if data["launcher"] == SRUN and self.on_step is not None:
+                self.on_step(data["number"])
             case "captured":
                 if self.waiting:
                     self.on_parallel(data["number"])
                 self.waiting.append(data["number"])
                 self.called = True
-                self._add(data["number"])
+                self.add(data["number"])
             case "withdrawn" if data["number"] in self.waiting:
                 # It was killed, as by `timeout`.
                 self.waiting.remove(data["number"])
-                if data["number"] in self.outcomes:
-                    self.outcomes.remove(data["number"])
-                else:
+                number = data["number"]
+                found = [each for each in self.outcomes if number in (each, getattr(each, "number", None))]
+                for each in found:
+                    self.outcomes.remove(each)
+                if not found:
                     self.on_withdrawn()
             case "escaped":
                 command = tuple(word.visible(300) for word in data["command"])
-                self._add(EscapedLauncher(command=command, why=data["why"].visible(300)))
+                self.add(EscapedLauncher(command=command, why=data["why"].visible(300)))
             case "exited":
-                self._add(ScriptEnd(node=self.node, code=data["code"]))
+                self.add(ScriptEnd(node=self.node, code=data["code"]))
             case "failed":
-                self._add(ScriptEnd(node=self.node, code=None, why=f"could not start: {data['why'].visible(300)}"))
+                self.add(ScriptEnd(node=self.node, code=None, why=f"could not start: {data['why'].visible(300)}"))
 
     def take_state(self, state: SessionState, why: str) -> None:
         if state is SessionState.LOST:
-            self._add(ScriptEnd(node=self.node, code=None, why=f"can no longer be reached: {escape_text(why)}"))
+            self.add(ScriptEnd(node=self.node, code=None, why=f"can no longer be reached: {escape_text(why)}"))
 
     @property
     def may_call_later(self) -> bool:
@@ -292,7 +355,7 @@ class _NodeScript:
         text = escape_text(line.decode("utf-8", "replace").rstrip("\r"), LONGEST_LINE)
         self._script_observer.script_line(self.node, stream, text)
 
-    def _add(self, outcome: int | EscapedLauncher | ScriptEnd) -> None:
+    def add(self, outcome: int | Capture | EscapedLauncher | ScriptEnd | Exception) -> None:
         if not (isinstance(outcome, ScriptEnd) and any(isinstance(each, ScriptEnd) for each in self.outcomes)):
             self.outcomes.append(outcome)
         self.changed.set()

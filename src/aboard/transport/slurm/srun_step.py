@@ -274,10 +274,11 @@ def build_srun_command(nodes: Sequence[str], python: str, options: Sequence[str]
 def build_environment() -> dict[str, str]:
     """This process's environment without the options that an enclosing sbatch, salloc or srun left in it.
 
-    With an inherited SLURM_NTASKS, srun would start several agents on a node; SLURM_GPUS_PER_TASK hides GPUs.
+    With an inherited SLURM_NTASKS, srun would start several agents on a node; SLURM_GPUS_PER_TASK hides GPUs. If the
+    script of another Aboard has started us, that one must not capture this srun.
     """
     return {
         name: value
         for name, value in os.environ.items()
-        if not (slurm_task.STEP_VARIABLES.fullmatch(name) or _GPU_OPTIONS.fullmatch(name))
+        if name != "ABOARD_CAPTURE" and not (slurm_task.STEP_VARIABLES.fullmatch(name) or _GPU_OPTIONS.fullmatch(name))
     }

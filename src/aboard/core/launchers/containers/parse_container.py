@@ -20,9 +20,7 @@ from aboard.core.launchers.containers.container_fields import (
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
 from aboard.core.launchers.flag_table import LauncherFlag
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
-from aboard.core.launchers.shell.variables import find_unknown
 from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
-from aboard.core.launchers.slurm.task_shell import WrittenFiles, drop_rank_variables, read_task_shell
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import PYTHON_WORDS, build_rank_program
 from aboard.diagnoses import InputError, Problem
@@ -30,6 +28,10 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 from aboard.lazy_dataclass import dataclass
 
+# Aboard sets them for each rank.
+_RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PWD", "OLDPWD"}
+)
 _SHARED = "The ranks of a node share memory, so their containers keep the node's /dev, PID and IPC namespaces."
 
 
@@ -96,20 +98,17 @@ def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherC
         cwd=container.workdir or context.cwd,
     )
     try:
-        started = read_task_shell(pasted.words, inside)
-        container = replace(container, workdir=started.workdir or container.workdir)
-        files = _ContainerFiles(files=context.files, container=container, cwd=context.cwd)
-        written = WrittenFiles(files=files, written=started.written)
-        inner = context.parse_inner(started.words, replace(started.context, files=written, run_deepy=None))
+        inner = context.parse_inner(pasted.words, inside)
     except InputError as error:
         raise _correct_fix(error) from None
     if inner is None:
-        request = LaunchRequest(program=build_rank_program(started.words))
+        request = LaunchRequest(program=build_rank_program(pasted.words))
         inner = LauncherCommand(launcher=runtime, request=request)
     _refuse_inner_settings(inner, runtime)
     # The values for inside are the container's own; variables of the shell outside come later, and don't replace them.
-    env = drop_rank_variables({**container.env, **started.env, **inner.env})
-    container = replace(container, env=env, python=_choose_python(started.words[0]))
+    env = {name: value for name, value in {**container.env, **inner.env}.items() if name not in _RANK_VARIABLES}
+    container = replace(container, env=env, python=_choose_python(pasted.words[0]))
+    files = _ContainerFiles(files=context.files, container=container, cwd=context.cwd)
     return replace(
         inner,
         request=replace(inner.request, env={}),
@@ -130,7 +129,7 @@ def drop_outside_variables(command: LauncherCommand) -> LauncherCommand:
     inside = command.container.env
     env = {name: value for name, value in command.env.items() if name not in inside and not is_outside_variable(name)}
     path = command.env.get("PATH")
-    setup = (f"export PATH={shlex.quote(path)}",) if path and find_unknown(path) is None else ()
+    setup = (f"export PATH={shlex.quote(path)}",) if path else ()
     return replace(command, request=replace(command.request, env=env), setup=(*command.setup, *setup))
 
 

@@ -1,20 +1,18 @@
-"""Parses `sbatch [flags] script.sh [arguments]`: the job of its #SBATCH lines, and the run that its commands start."""
+"""Parses `sbatch [flags] script.sh [arguments]`: the job of its #SBATCH lines, in which the script runs."""
 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
 from aboard.core.launchers.flag_table import obey_flag, obey_switch, refuse_flag, skip_flag
-from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
-from aboard.core.launchers.shell.variables import mark_unknown
-from aboard.core.launchers.slurm.batch_commands import JOB_VARIABLES, BatchScript, parse_batch_commands
+from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherContext
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
 from aboard.core.launchers.slurm.task_layout import is_in_job
-from aboard.core.launchers.slurm.task_shell import list_job_nodes
-from aboard.core.text.input_text import format_count
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.program import build_rank_program
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
@@ -52,46 +50,54 @@ GRAMMAR = FlagGrammar(
 _HEADER = re.compile(r"#SBATCH\s+(.*)")
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Z][A-Z0-9_]{2,}>")
 _LONGEST = 200_000
-_LONGEST_COMMAND = 300
+_WRAP = "--wrap"
+_LOGIN = frozenset({"-l", "--login"})
+# A login shell replaces PATH before it runs the script, which would then find Slurm's srun instead of Aboard's.
+_IN_LOGIN_SHELL = 'PATH="${ABOARD_CAPTURE%/*}/capture/bin:$PATH"; . "$0"'
+# Aboard's own job has others.
+_TASK_VARIABLES = ("SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_TASKS_PER_NODE", "SLURM_GPUS_PER_TASK")
 
 
 def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
-    """Parses `sbatch WORDS`. Inside a job, the script's commands run there; its #SBATCH lines are not applied again."""
+    """Parses `sbatch WORDS`: the job that it asks for, and the script that runs in it.
+
+    Inside a job, the script runs there; its #SBATCH lines are not applied again.
+    """
     typed = parse_flags(GRAMMAR, [*words, "wrap"] if _has_wrap(words) else words)
     script, text = _read_script(typed, context)
     header = _read_header(text, script)
     flags = (
         parse_flags(GRAMMAR, [*header, *words[: len(words) - len(typed.args) - 1], typed.target]) if header else typed
     )
-    flags = replace(flags, args=typed.args)
     if (exported := flags.text("export")) not in {None, "ALL"}:
         seen = f"--export={escape_text(exported)} changes the variables that the script sees"
         raise build_flag_error(flags, "--export", seen, pasted_commands.FLAG.fix("leave-out", flag="--export"))
     request = read_job_request(flags, BATCH_PASSED_FLAGS)
     _refuse_placeholders(text, script)
-    in_job = is_in_job(context.environ)
-    inside = replace(
-        context,
-        environ={**context.environ, **_predict_variables(request, flags, context)},
-        cwd=flags.text("chdir") or context.cwd,
-    )
-    read = BatchScript(name=script, text=text, typed=pasted_commands.quote_command_line([NAME, *words]))
-    command = parse_batch_commands(read, flags.args, inside)
-    return replace(
-        command,
+    interpreter = _read_interpreter(text)
+    if _LOGIN.intersection(interpreter):
+        interpreter += ("-c", _IN_LOGIN_SHELL)
+    command = (*interpreter, *(("-c", text) if script == _WRAP else (typed.target, *typed.args)))
+    env = _list_variables(request, flags, context)
+    return LauncherCommand(
         launcher=NAME,
-        slurm=None if in_job else request.build_settings(),
-        workdir=command.workdir or flags.text("chdir"),
-        notes=(_describe_run(script, command), *flags.notes, *command.notes),
+        request=LaunchRequest(program=build_rank_program(command), nodes=request.build_settings().nodes),
+        slurm=None if is_in_job(context.environ) else request.build_settings(),
+        script=JobScript(
+            words=command,
+            env=env,
+            removed=tuple(name for name in _TASK_VARIABLES if name not in env and name in context.environ),
+            cwd=flags.text("chdir"),
+            is_batch=True,
+        ),
+        notes=flags.notes,
     )
 
 
-def _describe_run(script: str, command: LauncherCommand) -> str:
-    program = command.request.program
-    words = escape_text(shlex.join([program.target, *program.args]), _LONGEST_COMMAND)
-    ranks = "one rank per slot" if command.ranks is None else format_count(command.ranks, "rank")
-    nodes = "each node" if command.nodes is None else format_count(command.nodes, "node")
-    return f"{escape_text(script)} starts {ranks} on {'each of ' if (command.nodes or 1) > 1 else ''}{nodes}: {words}"
+def _read_interpreter(text: str) -> tuple[str, ...]:
+    """The words of the script's first line; the kernel would pass all arguments as one."""
+    path, _, argument = text.partition("\n")[0][2:].strip().partition(" ")
+    return (path, *((argument.strip(),) if argument.strip() else ()))
 
 
 def _has_wrap(words: Sequence[str]) -> bool:
@@ -100,7 +106,7 @@ def _has_wrap(words: Sequence[str]) -> bool:
 
 def _read_script(flags: ParsedFlags, context: LauncherContext) -> tuple[str, str]:
     if (wrapped := flags.text("wrap")) is not None:
-        return "--wrap", f"#!/bin/sh\n{wrapped}\n"
+        return _WRAP, f"#!/bin/sh\n{wrapped}\n"
     text = context.files.read(flags.target)
     first = text.partition("\n")[0]
     if len(text) > _LONGEST or not re.match(r"#!.*\b(bash|sh|zsh)\b", first):
@@ -151,13 +157,15 @@ def _refuse_placeholders(text: str, script: str) -> None:
         raise InputError(pasted_commands.BATCH, problems)
 
 
-def _predict_variables(request: JobRequest, flags: ParsedFlags, context: LauncherContext) -> Mapping[str, str]:
+def _list_variables(request: JobRequest, flags: ParsedFlags, context: LauncherContext) -> Mapping[str, str]:
     """The variables that the script's own job would have; Aboard's job has one task on each node instead."""
     nodes = request.build_settings().nodes
     tasks = request.count_tasks() or nodes
     variables = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_SUBMIT_DIR": context.cwd}
     variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(tasks))
     variables |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes))
+    if tasks % nodes == 0:
+        variables["SLURM_TASKS_PER_NODE"] = f"{tasks // nodes}" + (f"(x{nodes})" if nodes > 1 else "")
     for name, value in (
         ("SLURM_NTASKS_PER_NODE", request.tasks_per_node),
         ("SLURM_CPUS_PER_TASK", request.cpus_per_task),
@@ -166,10 +174,7 @@ def _predict_variables(request: JobRequest, flags: ParsedFlags, context: Launche
     ):
         if value is not None:
             variables[name] = str(value)
-    if is_in_job(context.environ):
-        names = list_job_nodes(context.environ).names
-        return variables | dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(names[:nodes]))
-    if request.gpus_per_node:
-        variables["SLURM_GPUS_ON_NODE"] = str(request.gpus_per_node)
-        variables["SLURM_JOB_GPUS"] = ",".join(map(str, range(request.gpus_per_node)))
-    return variables | {name: mark_unknown(name) for name in JOB_VARIABLES}
+    names = context.environ.get("SLURM_JOB_NODELIST", "")
+    if names and len(found := expand_node_set(names, where="SLURM_JOB_NODELIST")) > nodes:
+        variables |= dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(found[:nodes]))
+    return variables

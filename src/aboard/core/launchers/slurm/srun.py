@@ -1,22 +1,24 @@
 """Parses `srun …` as Slurm 22.05 does: each task is a launcher on its node, or a rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
 from aboard.core.launchers.flag_table import FlagValueKind, obey_flag, refuse_flag, skip_flag
-from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherContext
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, OWN_LOGS, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
 from aboard.core.launchers.slurm.task_layout import TaskLayout, is_in_job, plan_tasks
-from aboard.core.launchers.slurm.task_shell import read_task_shell
+from aboard.core.launchers.wrapped_commands import SHELLS, find_command_text, find_front_end, find_text_launcher
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import build_rank_program
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
 
 NAME = "srun"
 SLURM_COMMANDS = ("srun", "sbatch")
@@ -80,13 +82,72 @@ PLUGIN_FLAGS = tuple(
 _ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *PLUGIN_FLAGS))
 
 
-def parse_srun(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
-    """Parses `srun WORDS`: the job it would ask for, or its nodes inside a job, and what it starts there."""
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What srun would start: the command of each task with its own variables, its directory, and on which nodes."""
+
+    command: tuple[str, ...]
+    layout: TaskLayout
+    exclude: tuple[str, ...]
+    env: Mapping[str, str]
+    workdir: str | None
+
+    def select_names(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Those of the job's nodes that it would use."""
+        rest = [name for name in nodes if name not in self.exclude]
+        return tuple(self.layout.names or rest[: self.layout.nodes])
+
+
+def parse_step(words: Sequence[str], environ: Mapping[str, str]) -> Step:
+    """Parses `srun WORDS`, but not the command of its tasks."""
+    return _build_step(*_read(words, environ), environ)
+
+
+def find_step_command(words: Sequence[str]) -> Sequence[str]:
+    """What `srun WORDS` starts."""
+    flags = parse_flags(_ALL_FLAGS, words)
+    return (flags.target, *flags.args)
+
+
+def find_task_script(words: Sequence[str], read: Callable[[str], str | None]) -> str:
+    """The launcher that a task calls by a shell or a front end; "" for other commands. `read` reads scripts."""
+    if name := find_front_end(words):
+        return name
+    text = find_command_text(words)
+    if text is None and (script := find_script(words)) is not None:
+        text = read(script)
+    return find_text_launcher(text or "")
+
+
+def find_script(words: Sequence[str]) -> str | None:
+    """The shell script that the words run; None for other commands."""
+    is_shell = words[0].rpartition("/")[2] in SHELLS
+    script = next((word for word in words[1:] if not word.startswith("-")), None) if is_shell else words[0]
+    return script if script is not None and (is_shell or script.endswith((".sh", ".bash"))) else None
+
+
+def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[ParsedFlags, JobRequest, TaskLayout]:
     flags = parse_flags(_ALL_FLAGS, words)
     request = read_job_request(flags)
-    environ = context.environ
     _check_job(flags, environ)
-    layout = plan_tasks(flags, request, environ)
+    return flags, request, plan_tasks(flags, request, environ)
+
+
+def _build_step(flags: ParsedFlags, _request: JobRequest, layout: TaskLayout, environ: Mapping[str, str]) -> Step:
+    exclude = flags.text("exclude")
+    return Step(
+        command=(flags.target, *flags.args),
+        layout=layout,
+        exclude=expand_node_set(exclude, where="--exclude") if exclude else (),
+        env=_read_exports(flags, environ),
+        workdir=flags.text("chdir"),
+    )
+
+
+def parse_srun(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """Parses `srun WORDS`: the job it would ask for, or its nodes inside a job, and what it starts there."""
+    environ = context.environ
+    flags, request, layout = _read(words, environ)
     command = _parse_tasks(flags, layout, context)
     in_job = is_in_job(environ)
     exclude = flags.text("exclude") if in_job else None
@@ -94,6 +155,7 @@ def parse_srun(words: Sequence[str], context: LauncherContext) -> LauncherComman
     return replace(
         command,
         launcher=NAME,
+        per_node=False,
         request=replace(command.request, nodes=_agree_on_nodes(flags, layout, command), env=env),
         include="@".join(layout.names) if in_job else "",
         exclude=exclude.replace(",", "@") if exclude else "",
@@ -111,22 +173,22 @@ def _check_job(flags: ParsedFlags, environ: Mapping[str, str]) -> None:
 
 
 def _parse_tasks(flags: ParsedFlags, layout: TaskLayout, context: LauncherContext) -> LauncherCommand:
-    """What each task starts: a launcher, which starts the ranks of its node, or a rank."""
-    started = read_task_shell([flags.target, *flags.args], context)
-    inner = context.parse_inner(started.words, started.context)
-    if inner is None:
-        request = LaunchRequest(
-            program=build_rank_program(started.words), ranks=layout.tasks_per_node, env=started.env, slurm_tasks=True
-        )
-        return LauncherCommand(launcher=NAME, request=request, workdir=started.workdir)
-    if inner.launcher in RUNTIMES:  # a rank in a container
-        request = replace(inner.request, ranks=layout.tasks_per_node, env=started.env, slurm_tasks=True)
-        return replace(inner, request=request, workdir=started.workdir)
-    if layout.tasks_per_node > 1:
-        seen = f"it would start {inner.launcher} {layout.tasks_per_node} times on each node, and each starts all ranks"
+    """What each task starts: a launcher, which starts the ranks of its node, a script that calls one, or a rank."""
+    words = (flags.target, *flags.args)
+    files = context.files
+    is_script = find_task_script(words, lambda path: files.read(path) if files.exists(path) else None)
+    inner = None if is_script else context.parse_inner(words, context)
+    started = inner.launcher if inner is not None else is_script
+    if layout.tasks_per_node > 1 and started and started not in RUNTIMES:
+        seen = f"it would start {started} {layout.tasks_per_node} times on each node, and each starts all ranks"
         raise build_flag_error(flags, "--ntasks-per-node", seen, pasted_commands.FLAG.fix("one-task"))
-    request = replace(inner.request, env={**started.env, **inner.env})
-    return replace(inner, request=request, workdir=started.workdir or inner.workdir)
+    if inner is None:
+        request = LaunchRequest(program=build_rank_program(words), ranks=layout.tasks_per_node, slurm_tasks=True)
+        script = JobScript(words=words) if is_script else None
+        return LauncherCommand(launcher=NAME, request=request, script=script)
+    if inner.launcher in RUNTIMES:  # a rank in a container
+        return replace(inner, request=replace(inner.request, ranks=layout.tasks_per_node, slurm_tasks=True))
+    return inner
 
 
 def _agree_on_nodes(flags: ParsedFlags, layout: TaskLayout, command: LauncherCommand) -> int | None:

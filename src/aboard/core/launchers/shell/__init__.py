@@ -1,1 +1,0 @@
-"""A subset of bash, for reading batch scripts without running them."""
