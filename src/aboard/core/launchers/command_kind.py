@@ -96,7 +96,7 @@ def uses_front_end(words: Sequence[str]) -> bool:
 def find_script(words: Sequence[str]) -> Program:
     """The script that the command runs, or its program: what each node must have."""
     inner = _unwrap(split_assignments(words)[1])[1]
-    shell = _get_base_name(inner[0]) in _SHELLS
+    shell = _get_base_name(inner[0]) in SHELLS
     script = next((word for word in inner[1:] if not word.startswith("-")), "") if shell else inner[0]
     if script and (shell or _SCRIPT.fullmatch(script)) and "-c" not in inner[: 2 if shell else 0]:
         return Program(kind=ProgramKind.SCRIPT, target=script)
