@@ -42,6 +42,8 @@ def choose(command: str, *, capture: bool | None = None, in_job: bool = False) -
         ("A=1 ./tools/run.sh --lr 1", CAPTURED),
         ("env -u B A=1 sh -x run", CAPTURED),
         ("bash -c 'cd x && torchrun x.py'", CAPTURED),
+        ("bash -c 'cd x && ./run.sh'", CAPTURED),
+        ("sh -c 'echo $RANK'", RANK),
         ("make train LR=1", CAPTURED),
         ("axolotl train c.yml", CAPTURED),
         ("python -m axolotl.cli.main train c.yml", CAPTURED),

@@ -15,7 +15,9 @@ from aboard.core.launchers.wrapped_commands import (
     STARTERS,
     build_starter_refusal,
     build_wrapper_refusal,
+    find_command_text,
     find_front_end,
+    find_text_launcher,
     may_be_refused,
     strip_wrapper,
 )
@@ -24,6 +26,7 @@ from aboard.diagnoses import InputError
 
 _MAKE = frozenset({"make", "gmake"})
 _SCRIPT = re.compile(r".*\.(sh|bash)", re.DOTALL)
+_STARTED = re.compile(r"\.(sh|bash)\b|\bg?make\b")
 # A node runs these around a script, which then sees what they change. What others do would not reach the ranks.
 _KEPT_WRAPPERS = ENVIRONMENT_MANAGERS | {"env"}
 
@@ -69,8 +72,14 @@ def choose_kind(
 
 
 def is_script(words: Sequence[str]) -> bool:
-    """Whether the command may call a launcher later: a shell script, make, or a front end."""
+    """Whether the command may call a launcher later: a shell script, make, or a front end.
+
+    The text of `bash -c` must start one of these, or a launcher; otherwise it is what each rank runs.
+    """
     name = _get_base_name(words[0])
+    text = find_command_text(words)
+    if text is not None:
+        return bool(find_text_launcher(text)) or _STARTED.search(text) is not None
     is_shell = name in SHELLS and len(words) > 1
     return is_shell or name in _MAKE or _SCRIPT.fullmatch(name) is not None or bool(find_front_end(words))
 

@@ -36,6 +36,7 @@ SUPERVISOR_NUMBER = 0
 ACTIVITY_SECONDS = 2.0
 # How soon after its end a script's processes in the background call their launcher.
 BACKGROUND_SECONDS = 3.0
+SIGNALLED = 128
 # For the supervisor's own cleanup, after the grace period.
 SWEEP_SECONDS = 10.0
 LONGEST_LINE = 16 * 1024
@@ -318,7 +319,9 @@ class _NodeScript:
                 command = tuple(word.visible(300) for word in data["command"])
                 self.add(EscapedLauncher(command=command, why=data["why"].visible(300)))
             case "exited":
-                self.add(ScriptEnd(node=self.node, code=data["code"]))
+                code = data["code"]
+                # As a shell reports a signal.
+                self.add(ScriptEnd(node=self.node, code=code if code >= 0 else SIGNALLED - code))
             case "failed":
                 self.add(ScriptEnd(node=self.node, code=None, why=f"could not start: {data['why'].visible(300)}"))
 
