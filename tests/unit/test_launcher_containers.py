@@ -119,6 +119,14 @@ def test_gpus_of_docker() -> None:
     assert [each.picked for each in got] == [(0, 1), None, None, None, None, (1,)]
 
 
+def test_a_shell_that_changes_its_directory() -> None:
+    """Ranks start there; a text that does more is refused."""
+    got = pasted("docker run -w /w img bash -c 'cd src && torchrun --nnodes 2 x.py'")
+    assert (got.launcher, got.request.program.target) == ("torchrun", "x.py")
+    assert got.container is not None
+    assert got.container.workdir == "/w/src"
+
+
 def test_an_entry_point_is_the_first_word() -> None:
     """`--entrypoint bash` starts bash with the words behind the image; an empty one removes the image's own."""
     got = pasted("podman run --entrypoint bash -w /w img -c 'python x.py'")

@@ -1,5 +1,7 @@
 """Parses `singularity exec …`, `apptainer run …`, `docker run …` and `podman run …` with what they start inside."""
 
+import posixpath
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +23,7 @@ from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_fl
 from aboard.core.launchers.flag_table import LauncherFlag
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
 from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
+from aboard.core.launchers.wrapped_commands import find_command_text
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import PYTHON_WORDS, build_rank_program
 from aboard.diagnoses import InputError, Problem
@@ -32,6 +35,9 @@ from aboard.lazy_dataclass import dataclass
 _RANK_VARIABLES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PWD", "OLDPWD"}
 )
+# `bash -c TEXT`; words behind the text are arguments of the shell.
+_SHELL_WORDS = 3
+_SHELL_CHARACTERS = re.compile(r"[;&|<>(){}$`*?~\n\\]")
 _SHARED = "The ranks of a node share memory, so their containers keep the node's /dev, PID and IPC namespaces."
 
 
@@ -97,17 +103,25 @@ def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherC
         environ=_list_inside_variables(container, context),
         cwd=container.workdir or context.cwd,
     )
+    folder, words = _split_change_of_directory(pasted.words)
+    if folder:
+        container = replace(container, workdir=posixpath.normpath(posixpath.join(container.workdir or "/", folder)))
+        inside = replace(
+            inside,
+            files=_ContainerFiles(files=context.files, container=container, cwd=context.cwd),
+            cwd=container.workdir or context.cwd,
+        )
     try:
-        inner = context.parse_inner(pasted.words, inside)
+        inner = context.parse_inner(words, inside)
     except InputError as error:
         raise _correct_fix(error) from None
     if inner is None:
-        request = LaunchRequest(program=build_rank_program(pasted.words))
+        request = LaunchRequest(program=build_rank_program(words))
         inner = LauncherCommand(launcher=runtime, request=request)
     _refuse_inner_settings(inner, runtime)
     # The values for inside are the container's own; variables of the shell outside come later, and don't replace them.
     env = {name: value for name, value in {**container.env, **inner.env}.items() if name not in _RANK_VARIABLES}
-    container = replace(container, env=env, python=_choose_python(pasted.words[0]))
+    container = replace(container, env=env, python=_choose_python(words[0]))
     files = _ContainerFiles(files=context.files, container=container, cwd=context.cwd)
     return replace(
         inner,
@@ -117,6 +131,20 @@ def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherC
         container=container,
         notes=(*pasted.notes, *inner.notes),
     )
+
+
+def _split_change_of_directory(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The directory and the command of `bash -c 'cd DIRECTORY && COMMAND'`; any other command has none."""
+    text = find_command_text(words) or ""
+    first, _, rest = text.partition("&&")
+    if len(words) > _SHELL_WORDS or not rest or _SHELL_CHARACTERS.search(rest):
+        return "", words
+    try:
+        change, command = shlex.split(first), shlex.split(rest)
+    except ValueError:
+        return "", words
+    is_change = len(change) == len(("cd", "directory")) and change[0] == "cd" and not _SHELL_CHARACTERS.search(first)
+    return (change[1], command) if is_change and command else ("", words)
 
 
 def drop_outside_variables(command: LauncherCommand) -> LauncherCommand:
