@@ -58,6 +58,9 @@ async def launch_script(
     if _is_blocked(report):
         await dialer.close()
         return LaunchResult(report=report)
+    if not _runs_in_job(spec):
+        # The scripts keep the links of the check; the ranks need others.
+        dialer.begin(report.facts.cluster)
     open_sessions = partial(_open_sessions, record.run.id, spec, record, script_observer)
 
     async def conduct(stage: LaunchSpec, scripts: Sequence[ScriptSessions]) -> LaunchResult:
