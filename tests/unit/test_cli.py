@@ -219,14 +219,16 @@ if os.fork() == 0:
 
 @pytest.mark.ci
 def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
-    """The checks, the views and YAML are imported in a thread, while ssh connects."""
+    """The checks, the views and YAML are imported in a thread, while ssh connects; launchers' flags only for those."""
     script = (
         "import sys, aboard.cli.command_line, aboard.cli.launch\n"
         "late = ('rich', 'yaml', 'pydantic', 'aboard.checks', 'aboard.ui', 'aboard.flows.launch.launch_run')\n"
-        "print([name for name in sys.modules if name.startswith(late)])"
+        "print([name for name in sys.modules if name.startswith(late)])\n"
+        "import aboard.cli.runs.show_launch\n"
+        "print([name for name in sys.modules if name.startswith('aboard.core.launchers')])"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
+    assert ran.stdout == "[]\n[]\n"
 
 
 @pytest.mark.ci

@@ -7,8 +7,8 @@ import pytest
 from aboard.core.launchers.command_kind import (
     CommandKind,
     build_script_env,
+    build_script_program,
     choose_kind,
-    find_script,
     uses_front_end,
 )
 from aboard.diagnoses import InputError
@@ -172,10 +172,11 @@ def test_the_variables_of_a_script() -> None:
         ("A=1 bash -x scripts/run.sh", "scripts/run.sh"),
         ("./run.sh", "./run.sh"),
         ("bash -c 'torchrun x.py'", "bash"),
+        ("bash -lc 'torchrun x.py'", "bash"),
         ("make train", "make"),
         ("axolotl train x.yml", "axolotl"),
     ],
 )
 def test_what_each_node_must_have(command: str, target: str) -> None:
     """The script's file, or the program that is searched in PATH."""
-    assert find_script(shlex.split(command)).target == target
+    assert build_script_program(shlex.split(command)).target == target

@@ -46,6 +46,10 @@ def choose_run_exit_code(end: "EndDecision", death: "RankProcess | None", findin
     if end.stuck:
         return EXIT_STUCK
     if death is not None:
-        code = EXIT_NOT_STARTED if death.code is None else death.code
-        return code if code >= 0 else 128 - code
+        return EXIT_NOT_STARTED if death.code is None else convert_wait_code(death.code)
     return EXIT_FAILED if any(finding.severity is Severity.BLOCK for finding in findings) else 0
+
+
+def convert_wait_code(code: int) -> int:
+    """A process's exit code as a shell reports it: 128 + N for signal N, which Python gives as -N."""
+    return code if code >= 0 else 128 - code

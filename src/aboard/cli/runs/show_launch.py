@@ -29,9 +29,7 @@ from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.background_run import StartReporter, start_in_background
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, ScriptCommand, plan_launch
-from aboard.flows.launch.launch_script import capture_launch
 from aboard.flows.launch.launch_session import LaunchSession
-from aboard.flows.launch.script_sessions import ScriptLog
 from aboard.flows.launch.trial import run_trial
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.record.runs import Runs
@@ -151,6 +149,9 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
 
 def _capture_launch(spec: LaunchSpec) -> tuple[LaunchSpec | LaunchResult, Facts]:
     """What the script starts; it runs up to its launcher, and its output goes to stderr."""
+    from aboard.flows.launch.launch_script import capture_launch  # noqa: PLC0415 - only for scripts
+    from aboard.flows.launch.script_sessions import ScriptLog  # noqa: PLC0415 - only for scripts
+
     return asyncio.run(capture_launch(spec, ScriptLog(sys.stderr), NullCheckObserver()))
 
 

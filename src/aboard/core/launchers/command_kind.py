@@ -17,6 +17,7 @@ from aboard.core.launchers.wrapped_commands import (
     build_wrapper_refusal,
     find_command_text,
     find_front_end,
+    find_script,
     find_text_launcher,
     may_be_refused,
     strip_wrapper,
@@ -25,7 +26,6 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.diagnoses import InputError
 
 _MAKE = frozenset({"make", "gmake"})
-_SCRIPT = re.compile(r".*\.(sh|bash)", re.DOTALL)
 _STARTED = re.compile(r"\.(sh|bash)\b|\bg?make\b")
 # A node runs these around a script, which then sees what they change. What others do would not reach the ranks.
 _KEPT_WRAPPERS = ENVIRONMENT_MANAGERS | {"env"}
@@ -81,7 +81,7 @@ def is_script(words: Sequence[str]) -> bool:
     if text is not None:
         return bool(find_text_launcher(text)) or _STARTED.search(text) is not None
     is_shell = name in SHELLS and len(words) > 1
-    return is_shell or name in _MAKE or _SCRIPT.fullmatch(name) is not None or bool(find_front_end(words))
+    return is_shell or name in _MAKE or find_script(words) is not None or bool(find_front_end(words))
 
 
 def _runs_script(command: Sequence[str]) -> bool:
@@ -102,14 +102,11 @@ def uses_front_end(words: Sequence[str]) -> bool:
     return bool(command) and bool(find_front_end(_unwrap(command)[1]))
 
 
-def find_script(words: Sequence[str]) -> Program:
+def build_script_program(words: Sequence[str]) -> Program:
     """The script that the command runs, or its program: what each node must have."""
     inner = _unwrap(split_assignments(words)[1])[1]
-    shell = _get_base_name(inner[0]) in SHELLS
-    script = next((word for word in inner[1:] if not word.startswith("-")), "") if shell else inner[0]
-    if script and (shell or _SCRIPT.fullmatch(script)) and "-c" not in inner[: 2 if shell else 0]:
-        return Program(kind=ProgramKind.SCRIPT, target=script)
-    return Program(kind=ProgramKind.PROGRAM, target=inner[0])
+    script = find_script(inner)
+    return Program(kind=ProgramKind.PROGRAM if script is None else ProgramKind.SCRIPT, target=script or inner[0])
 
 
 def build_script_env(

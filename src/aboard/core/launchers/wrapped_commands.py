@@ -245,6 +245,15 @@ def find_command_text(words: Sequence[str]) -> str | None:
     return words[2] if is_shell and words[2:] and words[1] in _COMMAND_FLAGS else None
 
 
+def find_script(words: Sequence[str]) -> str | None:
+    """The shell script that the words run; None for other commands, such as `bash -c TEXT`."""
+    if find_command_text(words) is not None:
+        return None
+    is_shell = _get_base_name(words[0]) in SHELLS
+    script = next((word for word in words[1:] if not word.startswith("-")), None) if is_shell else words[0]
+    return script if script is not None and (is_shell or script.endswith((".sh", ".bash"))) else None
+
+
 def find_text_launcher(text: str) -> str:
     """The launcher, front end or container with a launcher that a shell's text starts; "" if none."""
     text = text.replace("\\\n", " ")

@@ -34,7 +34,6 @@ from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.flows.launch.recover_run import RunRecovery
 from aboard.flows.launch.run_verdicts import RunOutcome
-from aboard.flows.launch.script_sessions import ScriptEnd
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from aboard.core.launchers.captured_launch import Capture
     from aboard.core.launchers.launcher_command import JobScript, LauncherCommand
     from aboard.core.launchers.slurm.captured_steps import JobReader
+    from aboard.flows.launch.script_sessions import ScriptEnd
 
 # The file that accelerate's launcher names for DeepSpeed: each rank reads it.
 ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
@@ -134,7 +134,7 @@ class LaunchResult:
     progress: RunProgress | None = None
     continuation: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    script: ScriptEnd | None = None
+    script: "ScriptEnd | None" = None
 
     @property
     def reasons(self) -> tuple[Finding, ...]:

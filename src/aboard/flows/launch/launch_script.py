@@ -9,7 +9,7 @@ from random import SystemRandom
 from typing import Any
 
 from aboard.checks.software import subject as software
-from aboard.core.launchers.command_kind import find_script
+from aboard.core.launchers.command_kind import build_script_program
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Severity
 from aboard.flows.check.check_cluster import CheckReport, build_dialer
@@ -158,7 +158,9 @@ async def _probe_first(spec: LaunchSpec, dialer: NodeDialer, check_observer: Che
     first = [subject for subject in spec.subjects if subject.name in FIRST_SUBJECTS]
     # In a Slurm job, only the host of the script needs it.
     subjects = [*first, *([] if _runs_in_job(spec) else [software.SCRIPT_SUBJECT])] if spec.subjects else []
-    request = spec.request if spec.script is None else replace(spec.request, program=find_script(spec.script.words))
+    request = (
+        spec.request if spec.script is None else replace(spec.request, program=build_script_program(spec.script.words))
+    )
     checked = replace(spec, subjects=subjects, request=request)
     async with probe_launch(checked, dialer, check_observer, keep=True) as (report, links):
         dialer.keep(links)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from random import SystemRandom
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.plan.plan import Plan
@@ -20,8 +20,6 @@ from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.control_socket import serve_control, serve_script_control
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
-from aboard.flows.launch.launch_script import launch_script
-from aboard.flows.launch.script_sessions import ScriptLog, ScriptObserver
 from aboard.flows.slurm.continue_job import continue_training, requeue_job
 from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
 from aboard.flows.slurm.watch_job import VIEWER_SECONDS
@@ -29,6 +27,9 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
+
+if TYPE_CHECKING:
+    from aboard.flows.launch.script_sessions import ScriptObserver
 
 # Assumed for a node without a slot count, to divide the log space among ranks.
 USUAL_SLOTS = 8
@@ -53,7 +54,7 @@ class LaunchSession:
         encode_plan: Callable[[Plan], Any],
         dialer: NodeDialer | None = None,
         on_report: Callable[[CheckReport], None] = lambda _report: None,
-        script_observer: ScriptObserver | None = None,
+        script_observer: "ScriptObserver | None" = None,
     ) -> LaunchResult:
         """Launches; SIGINT, SIGTERM and SIGHUP stop it like Ctrl-C. `encode_plan` leaves out the plan's secrets.
 
@@ -69,6 +70,9 @@ class LaunchSession:
                 control = await stack.enter_async_context(_Control(self.run, stop.stop))
 
                 def began(conductor: Conductor | None) -> None:
+                    if stop.conductor is not None:
+                        # Now with the port that was used.
+                        record.write_plan(encode_plan(stop.conductor.plan))
                     # Between two runs of a script, a signal ends the script.
                     stop.conductor = conductor
                     control.follow(conductor)
@@ -80,6 +84,10 @@ class LaunchSession:
 
                 begin = launch
                 if self.spec.script is not None:
+                    # The tables of all launchers' flags come with them.
+                    from aboard.flows.launch.launch_script import launch_script  # noqa: PLC0415 - the reason is above
+                    from aboard.flows.launch.script_sessions import ScriptLog  # noqa: PLC0415 - the reason is above
+
                     control.follow(None)
                     watch = self._watch
                     begin = partial(

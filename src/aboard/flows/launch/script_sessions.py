@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from aboard.core.cluster.node import Node
+from aboard.core.exit_codes import convert_wait_code
 from aboard.core.launchers.captured_launch import RUN_ITSELF, Capture, parse_capture
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import Event
@@ -36,7 +37,6 @@ SUPERVISOR_NUMBER = 0
 ACTIVITY_SECONDS = 2.0
 # How soon after its end a script's processes in the background call their launcher.
 BACKGROUND_SECONDS = 3.0
-SIGNALLED = 128
 # For the supervisor's own cleanup, after the grace period.
 SWEEP_SECONDS = 10.0
 LONGEST_LINE = 16 * 1024
@@ -319,9 +319,7 @@ class _NodeScript:
                 command = tuple(word.visible(300) for word in data["command"])
                 self.add(EscapedLauncher(command=command, why=data["why"].visible(300)))
             case "exited":
-                code = data["code"]
-                # As a shell reports a signal.
-                self.add(ScriptEnd(node=self.node, code=code if code >= 0 else SIGNALLED - code))
+                self.add(ScriptEnd(node=self.node, code=convert_wait_code(data["code"])))
             case "failed":
                 self.add(ScriptEnd(node=self.node, code=None, why=f"could not start: {data['why'].visible(300)}"))
 

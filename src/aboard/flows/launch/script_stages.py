@@ -169,7 +169,7 @@ class ScriptStages:
         cluster = replace(self._cluster, nodes=tuple(nodes))
         tasks = self._tasks = self._open_sessions(self._dialer, self._task_scripts)
         self._task_scripts += len(nodes)
-        await asyncio.gather(*(self._start_task(step, outer, cluster, node) for node in nodes))
+        await asyncio.gather(*(self._start_task(tasks, step, outer, cluster, node) for node in nodes))
         while True:
             first = await tasks.wait(nodes[0].name)
             if isinstance(first, ScriptEnd):
@@ -185,11 +185,8 @@ class ScriptStages:
                 return max(EXIT_FAILED if code is None else code for code in codes)
             captures = {nodes[0].name: self._add_outer(outer, self._require_capture(nodes[0].name, first))}
             if self._read_task(captures[nodes[0].name]).per_node:
-                for node in nodes[1:]:
-                    outcome = await tasks.wait(node.name)
-                    if isinstance(outcome, ScriptEnd):
-                        raise build_missing_launcher_error(node.name, outcome.reason, captures[nodes[0].name])
-                    captures[node.name] = self._add_outer(outer, self._require_capture(node.name, outcome))
+                others = await self._collect_others(tasks, nodes[1:], captures[nodes[0].name])
+                captures |= {node: self._add_outer(outer, each) for node, each in others.items()}
             stage = self._resolve(captures, cluster)
             code = await self._conduct(stage, captures[nodes[0].name], [self._sessions, tasks], conduct)
             if code is None:
@@ -205,7 +202,9 @@ class ScriptStages:
         removed = {*outer.removed, *inner.removed} - inner.env.keys()
         return replace(inner, env={**kept, **inner.env}, removed=tuple(sorted(removed)))
 
-    async def _start_task(self, step: Step, outer: Capture, cluster: Cluster, node: Node) -> None:
+    async def _start_task(
+        self, tasks: ScriptSessions, step: Step, outer: Capture, cluster: Cluster, node: Node
+    ) -> None:
         group = [each.name for each in cluster].index(node.name)
         layout = RankLayout(rank=group, world=len(cluster), local=0, local_world=1, group=group, groups=len(cluster))
         start = {name: value for name, value in self._script.start.env.items() if name.startswith("SLURM_")}
@@ -214,25 +213,19 @@ class ScriptStages:
         before, words = split_assignments(step.command)
         argv = (*_unset(outer.removed), *words)
         where = step.workdir or outer.cwd
-        await self._start_script(self.get_tasks(), node, argv, {**env, **before}, where)
-
-    def get_tasks(self) -> ScriptSessions:
-        if self._tasks is None:
-            raise ValueError("no step runs")
-        return self._tasks
+        await self._start_script(tasks, node, argv, {**env, **before}, where)
 
     async def _start_first(self) -> None:
         start = self._script.start
         if self._script.job is None:
             await self._start(self._first)
             return
-        before, words = split_assignments(start.words)
-        env = {**self._spec.request.env, **start.env, **before}
+        env = {**self._spec.request.env, **start.env, **self._before}
         if not start.is_batch:
             env = {**self._build_own_env(self._first, 0, len(self._cluster)), **env}
         local = Node(name=self._first.name, transport=TransportKind.LOCAL)
         where = str(Path.cwd() / (start.cwd or ""))
-        await self._start_script(self._sessions, local, (*_unset(start.removed), *words), env, where)
+        await self._start_script(self._sessions, local, (*_unset(start.removed), *self._words), env, where)
 
     async def _start(self, node: Node) -> None:
         rank = [each.name for each in self._cluster].index(node.name)
@@ -278,8 +271,15 @@ class ScriptStages:
             return captures
         others = [node for node in self._cluster if node.name != first.node]
         await asyncio.gather(*(self._start(node) for node in others if node.name not in self._peers.nodes))
-        for node in others:
-            outcome = await self._peers.wait(node.name)
+        return captures | await self._collect_others(self._peers, others, first)
+
+    async def _collect_others(
+        self, scripts: ScriptSessions, nodes: Sequence[Node], first: Capture
+    ) -> dict[str, Capture]:
+        """What these nodes' scripts call, as that of the first node did."""
+        captures = {}
+        for node in nodes:
+            outcome = await scripts.wait(node.name)
             if isinstance(outcome, ScriptEnd):
                 raise build_missing_launcher_error(node.name, outcome.reason, first)
             captures[node.name] = self._require_capture(node.name, outcome)

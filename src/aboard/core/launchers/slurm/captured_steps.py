@@ -9,8 +9,8 @@ from aboard.core.launchers.captured_nodes import compare_captures
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherFiles
 from aboard.core.launchers.parse_command import is_launcher, parse_launcher_command, split_assignments
-from aboard.core.launchers.slurm.srun import NAME, Step, find_script, find_task_script, parse_step
-from aboard.core.launchers.wrapped_commands import SHELLS, find_command_text
+from aboard.core.launchers.slurm.srun import NAME, Step, find_task_script, parse_step
+from aboard.core.launchers.wrapped_commands import SHELLS, find_command_text, find_script
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands

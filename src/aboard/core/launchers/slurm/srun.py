@@ -11,7 +11,7 @@ from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, L
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, OWN_LOGS, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
 from aboard.core.launchers.slurm.task_layout import TaskLayout, is_in_job, plan_tasks
-from aboard.core.launchers.wrapped_commands import SHELLS, find_command_text, find_front_end, find_text_launcher
+from aboard.core.launchers.wrapped_commands import find_command_text, find_front_end, find_script, find_text_launcher
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import build_rank_program
 from aboard.core.text.input_text import find_env_name_error
@@ -100,7 +100,15 @@ class Step:
 
 def parse_step(words: Sequence[str], environ: Mapping[str, str]) -> Step:
     """Parses `srun WORDS`, but not the command of its tasks."""
-    return _build_step(*_read(words, environ), environ)
+    flags, _request, layout = _read(words, environ)
+    exclude = flags.text("exclude")
+    return Step(
+        command=(flags.target, *flags.args),
+        layout=layout,
+        exclude=expand_node_set(exclude, where="--exclude") if exclude else (),
+        env=_read_exports(flags, environ),
+        workdir=flags.text("chdir"),
+    )
 
 
 def find_step_command(words: Sequence[str]) -> Sequence[str]:
@@ -119,29 +127,11 @@ def find_task_script(words: Sequence[str], read: Callable[[str], str | None]) ->
     return find_text_launcher(text or "")
 
 
-def find_script(words: Sequence[str]) -> str | None:
-    """The shell script that the words run; None for other commands."""
-    is_shell = words[0].rpartition("/")[2] in SHELLS
-    script = next((word for word in words[1:] if not word.startswith("-")), None) if is_shell else words[0]
-    return script if script is not None and (is_shell or script.endswith((".sh", ".bash"))) else None
-
-
 def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[ParsedFlags, JobRequest, TaskLayout]:
     flags = parse_flags(_ALL_FLAGS, words)
     request = read_job_request(flags)
     _check_job(flags, environ)
     return flags, request, plan_tasks(flags, request, environ)
-
-
-def _build_step(flags: ParsedFlags, _request: JobRequest, layout: TaskLayout, environ: Mapping[str, str]) -> Step:
-    exclude = flags.text("exclude")
-    return Step(
-        command=(flags.target, *flags.args),
-        layout=layout,
-        exclude=expand_node_set(exclude, where="--exclude") if exclude else (),
-        env=_read_exports(flags, environ),
-        workdir=flags.text("chdir"),
-    )
 
 
 def parse_srun(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
