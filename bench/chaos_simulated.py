@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from aboard.commands.check.check_observer import NullCheckObserver
+from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.launch_run import LaunchSpec, launch
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
@@ -17,9 +20,6 @@ from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import Action, RecoverySettings
 from aboard.core.run.run_state import Run
 from aboard.data.sampling.source_mixing import SequenceDraw
-from aboard.flows.check.check_observer import NullCheckObserver
-from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.launch_run import LaunchSpec, launch
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from aboard.commands.why.log_files import diagnose_logs
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import all_diagnoses
-from aboard.flows.why.log_files import diagnose_logs
 from figures import Figures, main
 
 CASES = Path(__file__).parents[1] / "tests" / "cases" / "logs"

@@ -16,6 +16,8 @@ from typing import Any
 
 from aboard.agent import frames
 from aboard.checks.collective.nccl_init_log import parse_init_log
+from aboard.commands.train.fetch_model import read_model_facts
+from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.config.training.adapter_files import read_adapter_config
 from aboard.config.yaml_tree import convert_to_builtins, parse_tree
 from aboard.core.cluster.hostfile import parse_hostfile
@@ -41,8 +43,6 @@ from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.store.shard_manifest import read_manifest
 from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.train.fetch_model import read_model_facts
-from aboard.flows.why.bundle_replay import replay_bundle
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import decode_findings, decode_judgement
 from aboard.record.rank_logs.log_reader import LogReader

@@ -14,22 +14,22 @@ from time import monotonic, process_time, time
 
 from rich.console import Console
 
+from aboard.commands.check.check_observer import NullCheckObserver
+from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.conduct.control_socket import build_live_progress
+from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.commands.launch.view.roster_view import RosterView
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
-from aboard.flows.check.check_observer import NullCheckObserver
-from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.control_socket import build_live_progress
-from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.launch.roster_view import RosterView
 
 RANKS = 8
 WELL = FakeNodeFaults()

@@ -1,3 +1,3 @@
-from aboard.cli import main
+from aboard.commands.command_line import main
 
 main()

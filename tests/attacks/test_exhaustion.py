@@ -8,6 +8,9 @@ import pytest
 from deadlines import within
 
 from aboard.checks.train import resumable_checkpoints
+from aboard.commands.runs.bundle import pack_run
+from aboard.commands.sync.trees.source_tree import scan_code
+from aboard.commands.why.log_files import diagnose_logs
 from aboard.config.yaml_tree import parse_tree
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.probes.probe import CommandOutput
@@ -15,9 +18,6 @@ from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.core.trust.public_keys import find_known_keys
 from aboard.diagnoses import InputError
-from aboard.flows.bundle import pack_run
-from aboard.flows.sync.source_tree import scan_code
-from aboard.flows.why.log_files import diagnose_logs
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 

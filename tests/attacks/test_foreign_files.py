@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 from deadlines import slowness, within
 
+from aboard.commands.init.write_config import choose_output_action
+from aboard.commands.sync.trees.source_tree import scan_code
+from aboard.commands.train import tracker_inputs
+from aboard.commands.train.fetch_model import read_model_facts
+from aboard.commands.train.tracker_inputs import read_git_state
 from aboard.config import input_files
 from aboard.config.accelerate_config import HeadFiles
 from aboard.config.allowed_files import FOUND_FILES, list_settings_to_allow
@@ -24,11 +29,6 @@ from aboard.data.intake.model_code import find_code_error
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError, InputError
-from aboard.flows.init import choose_output_action
-from aboard.flows.sync.source_tree import scan_code
-from aboard.flows.train import tracker_inputs
-from aboard.flows.train.fetch_model import read_model_facts
-from aboard.flows.train.tracker_inputs import read_git_state
 from aboard.foreign_files import ForeignFileError, find_link_target
 from aboard.sandbox.namespaces.helper_program import build_helper_argv, build_helper_environment, write_spec_file
 from aboard.train.checkpoint.checkpoint_folder import read_marker

@@ -16,14 +16,14 @@ import pytest
 import torch
 from tiny import tiny_model
 
+from aboard.commands.train.fetch_model import fetch_model, read_model_facts
+from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.config.training.adapter_files import read_adapter_config
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokens import render_limits
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
-from aboard.flows.train.fetch_model import fetch_model, read_model_facts
-from aboard.flows.why.bundle_replay import replay_bundle
 from aboard.train.adapter.inject_adapter import inject_adapter
 from aboard.train.checkpoint.commit_marker import TensorSpec, format_marker
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint

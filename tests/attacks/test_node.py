@@ -14,9 +14,9 @@ from deadlines import until, within
 from launching import Launches
 
 from aboard.agent import frames
+from aboard.commands.trust.home_files import KNOWN_HOSTS, HomeFiles
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, ProtocolError
-from aboard.flows.trust.home_files import KNOWN_HOSTS, HomeFiles
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_measurements
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.trust_record import TrustRecords

@@ -20,18 +20,18 @@ from other_users import PYTHON, VICTIM
 from secret_corpus import read_corpus
 
 from aboard.agent import frames, process_tree
-from aboard.cli.runs.launch_view import LineBacklog
+from aboard.commands.launch.launch_view import LineBacklog
+from aboard.commands.runs.bundle import pack_run
+from aboard.commands.shared.log_lines import LogLineFormatter
+from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.core.run.events import Event
 from aboard.core.secrets.secret_scrubber import SecretScrubber
-from aboard.flows.bundle import pack_run
-from aboard.flows.logs import LogFollower, LogQuery
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.sandbox import Sandbox
 from aboard.transport import agent_bootstrap
-from aboard.ui.log_lines import LogLineFormatter
 
 # Made up: random bytes in the shape of a key. Marker lines are assembled, so that no code host takes them for a key.
 # Made up: random bytes in the shape of a key. The marker lines are assembled, so that no code host objects to them.

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from aboard.cli.command_line import COMMANDS, cli, main
+from aboard.commands.command_line import COMMANDS, cli, main
 
 HOSTILE = "\x1b]0;x\x07\u202e\x9b\nerror: "
 # Without a line end, which a path may have but YAML would fold; a YAML file can only have the others escaped.

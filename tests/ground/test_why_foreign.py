@@ -11,7 +11,7 @@ from deadlines import wait_until
 from launching import PYTHON, Launches, build_sandbox
 from stalls import JOB
 
-from aboard.flows.why.external_jobs import WATCH_SECONDS
+from aboard.commands.why.external_jobs import WATCH_SECONDS
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop

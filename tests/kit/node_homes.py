@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aboard.commands.sync.trees.source_tree import SourceTree
+from aboard.commands.sync.trees.sync_trees import sync_trees
 from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node
-from aboard.flows.sync.source_tree import SourceTree
-from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport import agent_bootstrap
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer

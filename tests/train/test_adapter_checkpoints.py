@@ -17,13 +17,13 @@ from tiny import tiny_model
 from train_cases import curve, lines, touched, trained
 from train_crew import Crew
 
+from aboard.commands.train.checkpoints.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
+from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedCheckpoint, RecordedTraining
+from aboard.commands.train.checkpoints.share_checkpoint import ShareProgress, ShareRequest, share_checkpoint
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import Adapter, Sharding, Training
-from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
-from aboard.flows.train.recorded_checkpoints import RecordedCheckpoint, RecordedTraining
-from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, share_checkpoint
 from aboard.train.checkpoint.commit_marker import CommitMarker, parse_marker
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
 from aboard.train.model.export import main as export

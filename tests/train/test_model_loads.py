@@ -259,7 +259,7 @@ def _config(folder: Path, **fields: Any) -> None:
 # What a rank does, and what the head imports and asks for; then whether any of it has brought DeepSpeed along.
 WITHOUT_DEEPSPEED = """
 import json, os, sys
-import aboard.cli.runs.show_training, aboard.cli.runs.show_launch
+import aboard.commands.train.show_training, aboard.commands.launch.show_launch
 from accelerate.utils import is_deepspeed_available
 from aboard.train.__main__ import main
 from aboard.train.memory.worker import answer_request

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from aboard.cli.command_line import main
+from aboard.commands.command_line import main
 
 
 class Ran(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from aboard.commands.shared.log_lines import format_raw
 from aboard.core.text.fold_lines import OutputLine
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
-from aboard.ui.log_lines import format_raw
 
 ROOMY = LogLimits()
 ALL = LineSelection()

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aboard.commands.runs.attempt_times import AttemptTimes
 from aboard.core.run.events import Event
 from aboard.core.run.run_progress import describe_attempt
 from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.attempt_times import AttemptTimes
 
 EVENTS: tuple[tuple[float, str, dict[str, Any]], ...] = (
     (10.0, "generation", {"number": 1}),

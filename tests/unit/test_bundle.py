@@ -12,15 +12,15 @@ import pytest
 from commands import aboard
 from made_findings import made_finding
 
+from aboard.commands.runs.bundle import REDACTED, pack_run, write_bundle
+from aboard.commands.why import bundle_replay
+from aboard.commands.why.bundle_replay import replay_bundle
+from aboard.commands.why.recorded_run import parse_recorded_run
+from aboard.commands.why.replay_run import replay_run
 from aboard.core.run.events import Event
 from aboard.core.secrets.secret_names import MASK
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError, Finding, Severity
-from aboard.flows.bundle import REDACTED, pack_run, write_bundle
-from aboard.flows.why import bundle_replay
-from aboard.flows.why.bundle_replay import replay_bundle
-from aboard.flows.why.recorded_run import parse_recorded_run
-from aboard.flows.why.replay_run import replay_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 

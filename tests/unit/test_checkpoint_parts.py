@@ -14,6 +14,18 @@ import pytest
 from node_homes import HomeTransport
 
 from aboard.agent.copies.marker_summary import summarize_marker
+from aboard.commands.train.checkpoints.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
+from aboard.commands.train.checkpoints.recorded_checkpoints import (
+    RecordedCheckpoint,
+    RecordedTraining,
+    collect_saved_parts,
+)
+from aboard.commands.train.checkpoints.share_checkpoint import (
+    ShareProgress,
+    ShareRequest,
+    ShareResult,
+    share_checkpoint,
+)
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
@@ -23,9 +35,6 @@ from aboard.diagnoses import AboardError, Unreachable
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
-from aboard.flows.train.recorded_checkpoints import RecordedCheckpoint, RecordedTraining, collect_saved_parts
-from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
 from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.checkpoint.checkpoint_parts import list_needed_slices, list_slices, select_parts
 from aboard.train.checkpoint.commit_marker import (

@@ -14,8 +14,8 @@ import pytest
 from commands import aboard
 from deadlines import slowness
 
-from aboard.cli.options.typed_words import find_values, format_typed_command
-from aboard.cli.sandbox import _build_terminal_environment
+from aboard.commands.sandbox.command import _build_terminal_environment
+from aboard.commands.shared.options.typed_words import find_values, format_typed_command
 from aboard.record.runs import Runs
 
 
@@ -198,7 +198,7 @@ def test_a_run_in_the_background_holds_no_stream_of_the_terminal() -> None:
     """Data that was prepared in worker processes leaves a helper of multiprocessing; it ends with the command."""
     script = """
 import multiprocessing.resource_tracker, os, sys
-from aboard.flows.launch.background_run import leave_resource_tracker
+from aboard.commands.launch.background_run import leave_resource_tracker
 multiprocessing.resource_tracker.ensure_running()
 if os.fork() == 0:
     null = os.open(os.devnull, os.O_RDWR)
@@ -221,10 +221,10 @@ if os.fork() == 0:
 def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
     """The checks, the views and YAML are imported in a thread, while ssh connects; launchers' flags only for those."""
     script = (
-        "import sys, aboard.cli.command_line, aboard.cli.launch\n"
-        "late = ('rich', 'yaml', 'pydantic', 'aboard.checks', 'aboard.ui', 'aboard.flows.launch.launch_run')\n"
+        "import sys, aboard.commands.command_line, aboard.commands.launch.command\n"
+        "late = ('rich', 'yaml', 'pydantic', 'aboard.checks', 'aboard.ui', 'aboard.commands.launch.launch_run')\n"
         "print([name for name in sys.modules if name.startswith(late)])\n"
-        "import aboard.cli.runs.show_launch\n"
+        "import aboard.commands.launch.show_launch\n"
         "print([name for name in sys.modules if name.startswith('aboard.core.launchers')])"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

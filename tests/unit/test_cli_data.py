@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from data_files import conversation, tokenizer, written
 
-from aboard.cli.command_line import cli
-from aboard.cli.data import LOSS_ON
+from aboard.commands.command_line import cli
+from aboard.commands.data.command import LOSS_ON
 from aboard.config.schema.aboard_yaml import DataSection
 from aboard.config.training.data_settings import DataSettings, load_data_settings
 from aboard.data.intake import row_formats
@@ -140,7 +140,7 @@ def test_other_verbs_do_not_pay_for_it() -> None:
     """Neither the front page nor the stories of the gate import what the extra brings."""
     heavy = "{'numpy', 'pyarrow', 'datasets', 'tokenizers', 'transformers', 'torch'}"
     code = (
-        "import sys\nfrom aboard.cli.command_line import COMMANDS, cli\n"
+        "import sys\nfrom aboard.commands.command_line import COMMANDS, cli\n"
         "for argv in (['--help'], ['why', 'data-eos'], *([name, '--help'] for name in COMMANDS)):\n"
         "    cli.main(argv, standalone_mode=False)\n"
         f"sys.exit(repr(sorted({heavy} & set(sys.modules))) if {heavy} & set(sys.modules) else 0)\n"
@@ -159,7 +159,7 @@ def test_the_light_install_is_told_what_is_missing() -> None:
         "        gone = name.partition('.')[0] in {'numpy', 'pyarrow', 'datasets', 'transformers', 'tokenizers'}\n"
         "        return None if gone else self.finder.find_spec(name, path, target)\n"
         "sys.meta_path[:] = map(Without, sys.meta_path)\n"
-        "from aboard.cli.command_line import main\nsys.argv = ['aboard', 'data', 'train.jsonl']\nmain()\n"
+        "from aboard.commands.command_line import main\nsys.argv = ['aboard', 'data', 'train.jsonl']\nmain()\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 3

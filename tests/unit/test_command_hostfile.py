@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aboard.cli.options.node_arguments import NodeArguments
-from aboard.cli.options.typed_command import TypedCommand
+from aboard.commands.shared.options.node_arguments import NodeArguments
+from aboard.commands.shared.options.typed_command import TypedCommand
 
 
 def read(nodes: tuple[str, ...], hostfile: str | None = None) -> tuple[list[int | None], str]:

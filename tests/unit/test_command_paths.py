@@ -8,6 +8,7 @@ import pytest
 
 from aboard.agent.inspect.launch_environment import describe_environment
 from aboard.checks.software.interpreter_and_program import find_missing_paths
+from aboard.commands.launch.launch_run import ACCELERATE_CONFIG, LaunchSpec, build_rank_spec
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node, TransportKind
@@ -16,7 +17,6 @@ from aboard.core.plan.program import build_rank_program
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import RankSpec, build_environment_query, move_workdir, parse_environment
 from aboard.diagnoses import Finding, Severity
-from aboard.flows.launch.launch_run import ACCELERATE_CONFIG, LaunchSpec, build_rank_spec
 
 
 @pytest.fixture

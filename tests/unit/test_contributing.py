@@ -52,7 +52,7 @@ ASK_SETTING = """
 import json
 from pathlib import Path
 from click.testing import CliRunner
-from aboard.cli.command_line import cli
+from aboard.commands.command_line import cli
 from aboard.config.training.train_settings import load_train_settings
 from aboard.core.plan.training_settings import SETTINGS
 from aboard.diagnoses import InputError

@@ -8,6 +8,7 @@ import pytest
 from chats import CHATML
 from data_files import conversation, tokenizer, written
 
+from aboard.commands.data.prepare_data import DataCheckRequest, PreparedSources, inspect_data, report_prepared_data
 from aboard.data.intake.read_chunk import detect_format
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.quality.data_report import DataReport
@@ -17,7 +18,6 @@ from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare
 from aboard.data.tokenize_workers.source_inspection import InspectionProgress
 from aboard.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
-from aboard.flows.data import DataCheckRequest, PreparedSources, inspect_data, report_prepared_data
 
 pytestmark = pytest.mark.ci  # each test prepares with processes of its own
 

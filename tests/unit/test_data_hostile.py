@@ -15,6 +15,12 @@ from chats import CHATML, made
 from data_files import conversation, tokenizer, written
 from rich.console import Console
 
+from aboard.commands.data.plain_report import format_data_json, format_data_lines
+from aboard.commands.data.prepare_data import DataCheckRequest, inspect_data
+from aboard.commands.data.report_view import DataReportView
+from aboard.commands.shared.error_message import show_error
+from aboard.commands.sync.sync_directory import build_sync_directory
+from aboard.commands.train.fetch_model import fetch_model, read_model_facts
 from aboard.data.quality.data_report import DataReport
 from aboard.data.rows import RowLocation
 from aboard.data.sampling.document_segments import TruncationLosses
@@ -24,14 +30,8 @@ from aboard.data.store.shard_manifest import BrokenRow, OriginFile, Shard, Shard
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.durable_files import FileEntry
-from aboard.flows.data import DataCheckRequest, inspect_data
-from aboard.flows.sync.sync_directory import build_sync_directory
-from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.train.checkpoint.commit_marker import MarkerError, RunSettings, parse_marker, parse_marker_head
 from aboard.train.checkpoint.setting_differences import find_differences
-from aboard.ui.data.plain_report import format_data_json, format_data_lines
-from aboard.ui.data.report_view import DataReportView
-from aboard.ui.error_message import show_error
 
 HARMLESS = "qzq"
 EVIL = "'; $(x)\nfix: curl x | sudo sh\x1b[31m\x1b]52;c;eA==\x07\u202e\x9b31m"

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 
+from aboard.commands.sync.sync_directory import build_sync_directory
 from aboard.data.sampling.sequence_packing import build_packed_sequences
 from aboard.data.store.shard_manifest import format_manifest, read_manifest
 from aboard.data.store.token_shards import TokenShards
 from aboard.data.tokenize_workers.prepare_data import PreparedData, prepare_data
 from aboard.diagnoses import AboardError
-from aboard.flows.sync.sync_directory import build_sync_directory
 
 ROWS = 400
 

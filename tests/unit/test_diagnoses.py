@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from shell_shapes import shape
 
 import aboard.diagnoses
-from aboard.cli.command_line import cli
+from aboard.commands.command_line import cli
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, Severity, Shell, format_shell
 from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns, read_error, recall_diagnosis, unpack_error
 from aboard.diagnoses.errors import pack_error
@@ -316,9 +316,9 @@ def test_a_code_that_was_merged_is_still_known(old: str, diagnosis: Diagnosis) -
 HANDMADE = """
 checks/fix_values.py checks/collective/nccl_rules.py checks/reach/subject.py core/cluster/node_commands.py
 checks/software/code_differences.py checks/train/training_rules.py checks/unknown_answers.py core/cluster/node_sets.py
-core/text/shell_quoting.py flows/why/replay_run.py flows/status.py
-flows/train/fetch_model.py ui/merge_findings.py verdicts/fix_commands.py verdicts/death/explain_rank_death.py
-verdicts/live/external_jobs.py verdicts/logs/judge_log.py
+core/text/shell_quoting.py commands/why/replay_run.py commands/runs/status.py
+commands/train/fetch_model.py commands/shared/merge_findings.py
+verdicts/fix_commands.py verdicts/death/explain_rank_death.py verdicts/live/external_jobs.py verdicts/logs/judge_log.py
 """
 
 

@@ -12,12 +12,12 @@ from node_homes import HomeTransport, LyingTransport
 
 from aboard.agent import process_tree
 from aboard.agent.transfer.partial_file import part_name
+from aboard.commands.sync.download import DownloadProgress, DownloadResult, NodeDownload, download_tree
+from aboard.commands.sync.download_target import DownloadTarget, WantedFile, is_link_inside
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, ProtocolError
 from aboard.diagnoses.trainer import file_fetch
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.sync.download import DownloadProgress, DownloadResult, NodeDownload, download_tree
-from aboard.flows.sync.download_target import DownloadTarget, WantedFile, is_link_inside
 from aboard.transport.agent_link import open_link
 from aboard.transport.files.file_fetcher import FileFetcher, parse_relative_name
 from aboard.transport.node_dialer import NodeDialer

@@ -13,6 +13,14 @@ from small_wheels import SITE, install, make_venv, run_python
 from aboard.agent.inspect.launch_environment import describe_environment as describe_launch
 from aboard.agent.inspect.launch_environment import describe_interpreter
 from aboard.agent.packages.virtual_environment import INCOMPLETE, WHEELS, create_environment
+from aboard.commands.sync.environment.node_environment import HeadContents
+from aboard.commands.sync.environment.sync_environment import (
+    describe_environment,
+    pack_environment,
+    require_virtual_environment,
+    sync_described_environment,
+    sync_environment,
+)
 from aboard.config.this_machine import find_environment, record_environment_place
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.core.cluster.node import Node
@@ -28,14 +36,6 @@ from aboard.core.probes.rank_environment import RankSpec, build_environment_quer
 from aboard.diagnoses import AboardError, Severity, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.environment.node_environment import HeadContents
-from aboard.flows.environment.sync_environment import (
-    describe_environment,
-    pack_environment,
-    require_virtual_environment,
-    sync_described_environment,
-    sync_environment,
-)
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.transport import ByteStream, OnPhase

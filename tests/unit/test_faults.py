@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from aboard.cli.sandbox import sandbox
+from aboard.commands.sandbox.command import sandbox
 from aboard.diagnoses import SandboxError
 from aboard.sandbox.faults import FAULTS, Fault, find_fault_class
 from aboard.sandbox.faults.file_edits import revert_lines

@@ -17,13 +17,13 @@ from aboard.agent import frames, process_tree
 from aboard.agent.transfer.file_names import BadName, validate_file_name
 from aboard.agent.transfer.partial_file import PartialFile, part_name
 from aboard.agent.transfer.receive_folders import MARK, ReceiveFolders
+from aboard.commands.sync.sync_directory import SyncDirectory, build_sync_directory
+from aboard.commands.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import FileEntry
-from aboard.flows.sync.sync_directory import SyncDirectory, build_sync_directory
-from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.transport.agent_link import open_link
 from aboard.transport.files.file_sender import (
     FIRST_WINDOW,

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "aboard"
 # Where files come from directories that somebody else may have written.
-READING_ROOMS = ("cli", "config", "flows", "data/intake", "data/tokens", "train/model", "train/checkpoint")
+READING_ROOMS = ("commands", "config", "data/intake", "data/tokens", "train/model", "train/checkpoint")
 READING_CALLS = {"open", "read_text", "read_bytes", "copyfile", "copytree", "copy2"}
 # All others use aboard.foreign_files, or read_text of config/input_files.py, which does.
 OTHER_READERS = {
@@ -18,21 +18,21 @@ OTHER_READERS = {
     "config/allowed_files.py": "the user's own records, in the state directory",
     "config/this_machine.py": "/proc, and Aboard's own record in the state directory",
     "config/slurm_allocation.py": "/proc",
-    "cli/options/typed_words.py": "/proc",
-    "cli/logs.py": "/dev/null",
+    "commands/shared/options/typed_words.py": "/proc",
+    "commands/runs/logs_command.py": "/dev/null",
     "data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
-    "flows/bundle.py": "writes",
-    "flows/check/inspect_slurm.py": "slurm.conf of the system, or of SLURM_CONF",
-    "flows/environment/": "the Python environment of the user, which Aboard itself runs from",
-    "flows/init.py": "adds to a file that choose_output_action has read",
-    "flows/launch/": "the run's own files, in the state directory",
-    "flows/slurm/watch_job.py": "the output of the user's own job",
-    "flows/sync/": "sends what the user named, and receives into it: docs/security.md, A repository and A node",
-    "flows/train/training_payload.py": "Aboard's own sources",
-    "flows/trust/": "opens logins, not files",
-    "flows/why/bundle_replay.py": "what the user named, with limits",
-    "flows/why/log_files.py": "what the user named, in bounded pieces",
-    "flows/why/record_parts.py": "the run's own files, in the state directory, with limits",
+    "commands/runs/bundle.py": "writes",
+    "commands/check/inspect_slurm.py": "slurm.conf of the system, or of SLURM_CONF",
+    "commands/sync/environment/": "the Python environment of the user, which Aboard itself runs from",
+    "commands/init/write_config.py": "adds to a file that choose_output_action has read",
+    "commands/launch/": "the run's own files, in the state directory",
+    "commands/launch/slurm/watch_job.py": "the output of the user's own job",
+    "commands/sync/": "sends what the user named, and receives into it: docs/security.md, A repository and A node",
+    "commands/train/training_payload.py": "Aboard's own sources",
+    "commands/trust/": "opens logins, not files",
+    "commands/why/bundle_replay.py": "what the user named, with limits",
+    "commands/why/log_files.py": "what the user named, in bounded pieces",
+    "commands/runs/record_parts.py": "the run's own files, in the state directory, with limits",
     "train/model/export.py": "SavedCheckpoint, which is no file",
     "train/model/model_files.py": "samples of weights, after list_weight_files has refused what is no regular file",
     "train/model/safetensors_writer.py": "writes",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aboard.commands.sync.trees.source_tree import scan_code
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.diagnoses import AboardError
-from aboard.flows.sync.source_tree import scan_code
 
 PATTERNS = {
     ".gitignore": "# comment\n*.pyc\n/build\n!keep.pyc\nlogs/\n**/cache/\nout/**\n!out/keep/\ndoc/*.txt\na/**/z\n"

@@ -19,6 +19,13 @@ from test_recorded_snapshots import SCENES
 from test_verdicts_death import PLAN
 
 from aboard.agent import frames
+from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
+from aboard.commands.launch.view.roster_view import RosterView
+from aboard.commands.shared.findings_view import FindingsView
+from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.plain_lines import format_finding_lines
+from aboard.commands.why.recorded_run import parse_recorded_run
+from aboard.commands.why.replay_run import replay_run
 from aboard.core.decoding import try_decode
 from aboard.core.evidence.external_process import ExternalJobProcess
 from aboard.core.evidence.node_snapshot import NodeSnapshot, RankSnapshot
@@ -29,15 +36,8 @@ from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.why.recorded_run import parse_recorded_run
-from aboard.flows.why.replay_run import replay_run
 from aboard.record.json_documents import RecordedFinding, build_findings_document
 from aboard.transport.supervisor_messages import EVENT_FIELDS, parse_event
-from aboard.ui.check.plain_lines import format_finding_lines
-from aboard.ui.findings_view import FindingsView
-from aboard.ui.json_output import dump_json
-from aboard.ui.launch.plain_lines import PlainLaunchWriter
-from aboard.ui.launch.roster_view import RosterView
 from aboard.verdicts.judge_evidence import judge_evidence
 from aboard.verdicts.logs.judge_log import judge_log as judge_logs
 from aboard.verdicts.logs.log_scanner import LogScanner

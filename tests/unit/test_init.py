@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from aboard.cli.init import init
+from aboard.commands.init.command import init
+from aboard.commands.init.init_summary import InitSummary
+from aboard.commands.init.write_config import discover_cluster
 from aboard.config.cluster_loader import load_cluster
 from aboard.config.node_entries import parse_hostfile_entries, parse_node_names
 from aboard.config.node_search import FoundNodes, find_nodes, list_ssh_hosts
@@ -20,9 +22,7 @@ from aboard.core.cluster.discovery import DiscoveredCluster, DiscoveredNode, Fab
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.flows.init import discover_cluster
 from aboard.transport.local import LocalTransport
-from aboard.ui.setup.init_summary import InitSummary
 
 GOLDEN = Path(__file__).parent / "golden"
 HERE = HeadMachine(names=frozenset(), addresses=(), user="alice")

@@ -9,6 +9,9 @@ from time import monotonic
 
 import pytest
 
+from aboard.commands.check.check_observer import NullCheckObserver
+from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.run_evidence import Evidence
@@ -19,9 +22,6 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import RecoverySettings
-from aboard.flows.check.check_observer import NullCheckObserver
-from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from launcher_texts import pasted
 
-from aboard.cli.options.node_arguments import NodeArguments
-from aboard.cli.options.typed_command import TypedCommand
+from aboard.commands.shared.options.node_arguments import NodeArguments
+from aboard.commands.shared.options.typed_command import TypedCommand
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node

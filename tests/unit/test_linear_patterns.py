@@ -8,9 +8,9 @@ import pytest
 from deadlines import slowness
 from pattern_pumps import PumpTime, UsedPattern, find_patterns, time_pattern
 
+from aboard.commands.launch.slurm import submit_job
 from aboard.core.slurm import job_state
 from aboard.diagnoses.catalogue import all_diagnoses
-from aboard.flows.slurm import submit_job
 from aboard.transport import ssh_log
 from aboard.transport.subprocess_stream import LINE_LIMIT
 from aboard.verdicts import slurm_jobs
@@ -30,7 +30,7 @@ BOUNDED = {
     ),
     "aboard.data.tokens.word_splitter: '(?<=\\\\[)([^]]*)a'": (1000, "our own KNOWN_PATTERNS"),
     "aboard.diagnoses.output_patterns._PART": (1000, "our own patterns"),
-    "aboard.ui.why.diagnosis_view._COMMAND": (1000, "our own fixes"),
+    "aboard.commands.why.diagnosis_view._COMMAND": (1000, "our own fixes"),
 }
 
 

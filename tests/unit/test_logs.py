@@ -13,12 +13,12 @@ from commands import aboard
 from deadlines import slowness
 from recording_logs import ALL
 
+from aboard.commands.shared.log_lines import LogLineFormatter
+from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.text.fold_lines import FoldedLine, OutputLine
 from aboard.diagnoses import InputError
-from aboard.flows.logs import LogQuery, read_logs
 from aboard.record import Record, RunDirectory, Runs
 from aboard.record.rank_logs.merged_logs import LineSelection
-from aboard.ui.log_lines import LogLineFormatter
 
 NAME = "20261115-0507-brave-otter"
 

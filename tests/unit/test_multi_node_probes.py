@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
+from aboard.commands.check import run_multi_node_probe
+from aboard.commands.check.check_cluster import CheckReport, check_cluster
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
-from aboard.flows.check import run_multi_node_probe
-from aboard.flows.check.check_cluster import CheckReport, check_cluster
 from aboard.transport import agent_link
 
 CLUSTER = Cluster(nodes=(Node(name="a", transport=TransportKind.LOCAL), Node(name="b", transport=TransportKind.LOCAL)))

@@ -18,14 +18,14 @@ from evidence_builders import at_collective, evidence, in_collective, process
 
 from aboard.agent.inspect import nccl_ras
 from aboard.agent.inspect.snapshot_collector import collect_snapshot
+from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
+from aboard.commands.why.external_jobs import diagnose_external_job
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.evidence.nccl_ras import RasProcess, RasRank, RasStatus, parse_ras_status
 from aboard.core.evidence.node_snapshot import RankSnapshot, decode_node_snapshot
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.diagnoses import Severity
-from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
-from aboard.flows.why.external_jobs import diagnose_external_job
 from aboard.verdicts.judge_evidence import judge_evidence
 
 ANSWERS = Path(__file__).parent / "ras"

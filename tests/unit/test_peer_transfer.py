@@ -14,16 +14,16 @@ from node_homes import HomeTransport
 from test_file_transfer import SOON, contents, entry, folder, packed
 
 from aboard.agent.transfer.partial_file import part_name, piece_part_name
+from aboard.commands.sync.peers import piece_rounds
+from aboard.commands.sync.peers.piece_rounds import PIECE_BYTES
+from aboard.commands.sync.sync_directory import SyncDirectory
+from aboard.commands.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.commands.sync.trees.source_tree import SourceTree, scan_code, scan_data
+from aboard.commands.sync.trees.sync_trees import sync_trees
 from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.flows.sync.peers import piece_rounds
-from aboard.flows.sync.peers.piece_rounds import PIECE_BYTES
-from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data
-from aboard.flows.sync.sync_directory import SyncDirectory
-from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
-from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport.node_dialer import DialResult, NodeDialer
 
 MB = 1024 * 1024

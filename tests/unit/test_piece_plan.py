@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from aboard.flows.sync.peers.peer_findings import group_pairs
-from aboard.flows.sync.peers.piece_plan import (
+from aboard.commands.sync.peers.peer_findings import group_pairs
+from aboard.commands.sync.peers.piece_plan import (
     HASH_SECONDS,
     SETTLE_SECONDS,
     STALL_SECONDS,

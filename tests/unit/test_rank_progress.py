@@ -8,6 +8,7 @@ import pytest
 from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack
 from rich.console import Console
 
+from aboard.commands.why.verdict_view import VerdictView
 from aboard.core.evidence.node_snapshot import CollectiveRecord, RankSnapshot
 from aboard.core.evidence.python_stacks import classify_activity, find_user_frame, parse_main_thread
 from aboard.core.evidence.rank_progress import describe_progress
@@ -16,7 +17,6 @@ from aboard.core.evidence.verdict import Judgement
 from aboard.core.run.events import Measurement
 from aboard.core.run.rank_phases import Phase
 from aboard.record.json_documents import decode_judgement, encode_judgement
-from aboard.ui.why.verdict_view import VerdictView
 from aboard.verdicts.judge_evidence import judge_evidence, judge_live_run
 
 LIB = "/x/lib/python3.11/site-packages"

@@ -7,10 +7,10 @@ from dataclasses import asdict
 import pytest
 from run_states import Scene, dead, silent, starting, training
 
+from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.core.decoding import decode
 from aboard.core.run.run_progress import RunProgress
 from aboard.diagnoses.untrusted import encode_text
-from aboard.ui.launch.plain_lines import PlainLaunchWriter
 
 
 @pytest.mark.parametrize("scene", [starting, training, dead, silent])

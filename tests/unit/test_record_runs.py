@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from aboard.cli.runs.show_launch import build_plan_document
+from aboard.commands.launch.show_launch import build_plan_document
+from aboard.commands.runs.status import summarize_run
+from aboard.commands.why.judge_finished_run import judge_finished_run
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
@@ -22,8 +24,6 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
-from aboard.flows.status import summarize_run
-from aboard.flows.why.judge_finished_run import judge_finished_run
 from aboard.record import Record, RunDirectory, Runs
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunState

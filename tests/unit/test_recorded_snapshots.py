@@ -18,6 +18,14 @@ from rich.console import Console
 from snapshot_builders import RUN, answers_of, kept_run, stopped, verdict
 
 from aboard import __version__
+from aboard.commands.runs.bundle import REDACTED, pack_run, write_bundle
+from aboard.commands.runs.record_parts import MOST_LINES
+from aboard.commands.why import recorded_run as kept_module
+from aboard.commands.why.bundle_replay import replay_bundle
+from aboard.commands.why.judge_finished_run import judge_finished_run
+from aboard.commands.why.recorded_run import parse_recorded_run
+from aboard.commands.why.replay_run import replay_run
+from aboard.commands.why.verdict_view import ReplayView
 from aboard.core.evidence import snapshot as look_module
 from aboard.core.evidence.node_snapshot import (
     DiskUsage,
@@ -40,18 +48,10 @@ from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis
 from aboard.diagnoses.untrusted import Untrusted, encode_text
-from aboard.flows.bundle import REDACTED, pack_run, write_bundle
-from aboard.flows.why import recorded_run as kept_module
-from aboard.flows.why.bundle_replay import replay_bundle
-from aboard.flows.why.judge_finished_run import judge_finished_run
-from aboard.flows.why.record_parts import MOST_LINES
-from aboard.flows.why.recorded_run import parse_recorded_run
-from aboard.flows.why.replay_run import replay_run
 from aboard.record.recent_snapshots import MOST_SNAPSHOTS
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.snapshot_document import decode_snapshot, encode_snapshot
-from aboard.ui.why.verdict_view import ReplayView
 from aboard.verdicts.death.rules import conclude_run
 from aboard.verdicts.judge_evidence import judge_evidence
 

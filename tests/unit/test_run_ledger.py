@@ -7,6 +7,8 @@ import pytest
 from rich.console import Console
 from run_states import RUN, cluster, plan_of
 
+from aboard.commands.launch.view.roster_view import RosterView
+from aboard.commands.launch.view.run_cost import format_cost, format_recovery
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.failure_classes import FailureClass
 from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts
@@ -15,8 +17,6 @@ from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.core.run.training_metrics import TypicalStep
 from aboard.train.metrics.time_ledger import TimeLedger
-from aboard.ui.launch.roster_view import RosterView
-from aboard.ui.launch.run_cost import format_cost, format_recovery
 
 SEEN = "n3 lost a GPU: Xid 79 on GPU 0000:3b:00.0, which has fallen off the bus"
 

@@ -12,10 +12,10 @@ import pytest
 from commands import aboard
 from slurm_commands import SlurmStandIns, make_job_run
 
-from aboard.cli.options.typed_words import remove_run_options
+from aboard.commands.launch.slurm.continue_job import continue_training, requeue_job
+from aboard.commands.launch.slurm.job_conductor import JobWatch, record_own_job
+from aboard.commands.shared.options.typed_words import remove_run_options
 from aboard.core.slurm.job_ending import EndingCause, JobEnding
-from aboard.flows.slurm.continue_job import continue_training, requeue_job
-from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
 from aboard.record.runs import Runs
 from aboard.record.slurm_job import SlurmJob, read_slurm_job
 

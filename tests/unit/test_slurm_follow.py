@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from slurm_commands import SlurmStandIns
 
+from aboard.commands.launch.slurm.follow_job import FollowedJob, follow_run
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import JobStatus
-from aboard.flows.slurm.follow_job import FollowedJob, follow_run
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from commands import aboard
 
+from aboard.commands.launch.slurm.job_start import check_job_size, check_job_start
 from aboard.config.slurm_allocation import describe_node_failure
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
 from aboard.core.slurm.no_kill import describe_missing_no_kill, find_no_kill
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import AboardError, InputError, format_shell
-from aboard.flows.slurm.job_start import check_job_size, check_job_start
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 from aboard.record.slurm_job import SlurmJob, write_slurm_job

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from commands import aboard
 
+from aboard.commands.launch.slurm.submit_job import check_request, submit_run_script, submit_script
 from aboard.diagnoses import AboardError
-from aboard.flows.slurm.submit_job import check_request, submit_run_script, submit_script
 from aboard.record.run_directory import RunDirectory
 from aboard.record.slurm_job import SlurmJob, read_slurm_job
 

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from aboard.commands.launch.conduct import spare_nodes
+from aboard.commands.launch.conduct.recover_run import RecoveryFailed, RunRecovery
+from aboard.commands.launch.conduct.spare_nodes import SpareNodes
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.run.failure_classes import FailureClass
@@ -12,9 +15,6 @@ from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoveryS
 from aboard.diagnoses import NO_FIX, AboardError, Finding
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.trainer import file_sync, training
-from aboard.flows.launch import spare_nodes
-from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
-from aboard.flows.launch.spare_nodes import SpareNodes
 
 DOWN = death.NODE_GONE.finding(nodes=("n3",), seen="n3 does not answer", fix=NO_FIX)
 ACTIVE = ("n1", "n2")

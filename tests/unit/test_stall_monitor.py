@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from made_findings import made_finding
 
+from aboard.commands.launch.conduct import stall_monitor as watch_module
+from aboard.commands.launch.conduct.stall_monitor import StallMonitor
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
-from aboard.flows.launch import stall_monitor as watch_module
-from aboard.flows.launch.stall_monitor import StallMonitor
 
 LATE = 20.0
 

@@ -15,15 +15,15 @@ import pytest
 from deadlines import wait_until
 
 from aboard.agent import process_tree
+from aboard.commands.check.check_observer import NullCheckObserver
+from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.launch_run import LaunchSpec, launch
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import RecoverySettings
-from aboard.flows.check.check_observer import NullCheckObserver
-from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.launch_run import LaunchSpec, launch
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 

@@ -78,7 +78,7 @@ def test_the_contracts_hold_and_break(copy: Path) -> None:
         "core/bad_clock.py": "import time",
         "checks/bad_io.py": "from pathlib import Path",
         "agent/bad_core.py": "from aboard.core.cluster import node",
-        "flows/bad_torch.py": "import torch",
+        "commands/bad_torch.py": "import torch",
         "data/store/bad_feed.py": "from aboard.data.sampling import packed_sequences",
     }
     for name, source in bad.items():

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from aboard.cli.launch import parse_sync_limit
+from aboard.commands.launch.command import parse_sync_limit
+from aboard.commands.sync.sync_view import NodeRates, PlainSyncProgress, format_sync_json, format_sync_lines
+from aboard.commands.sync.trees.sync_sources import TrainingFiles, load_training_files, scan_sources
 from aboard.config.this_machine import locate_on_nodes
 from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_no_room_error
 from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
 from aboard.transport.files.tree_sender import TreeEntry, _Listing
-from aboard.ui.setup.sync_view import NodeRates, PlainSyncProgress, format_sync_json, format_sync_lines
 
 CONFIG = """
 data:

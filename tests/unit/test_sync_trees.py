@@ -12,9 +12,9 @@ from node_homes import run_sync
 
 from aboard.agent.transfer.file_names import BadName
 from aboard.agent.transfer.receive_tree import ReceiveTree
+from aboard.commands.sync.trees.source_tree import scan_code, scan_data, scan_file
+from aboard.commands.sync.trees.tree_difference import SMALL_BYTES
 from aboard.core.cluster.file_sync import NodeTreeResult
-from aboard.flows.sync.source_tree import scan_code, scan_data, scan_file
-from aboard.flows.sync.tree_difference import SMALL_BYTES
 
 
 def sync_code(homes: Path, *names: str, delete: bool = False, dry: bool = False) -> Mapping[str, NodeTreeResult]:

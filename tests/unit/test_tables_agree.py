@@ -9,8 +9,8 @@ import pytest
 import aboard
 from aboard.agent.beacon import aboard_beacon, report_receiver
 from aboard.checks.reach import subject as reach
-from aboard.cli.data import LOSS_ON
-from aboard.cli.export import DTYPES
+from aboard.commands.data.command import LOSS_ON
+from aboard.commands.export.command import DTYPES
 from aboard.config.schema.aboard_yaml import DataSection
 from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.training_settings import Schedule

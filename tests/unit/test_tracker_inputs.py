@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 from aboard.checks.train.training_rules import TrainingPreflight, judge_training
+from aboard.commands.train.tracker_inputs import (
+    add_tracker_inputs,
+    list_tracker_variables,
+    list_withheld_secrets,
+    read_git_state,
+)
+from aboard.commands.train.training_payload import build_request
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
@@ -16,13 +23,6 @@ from aboard.core.plan.plan import MasterAddress, NodePlan, Plan
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.plan.training_settings import Tracker, Training
 from aboard.diagnoses import Severity
-from aboard.flows.train.tracker_inputs import (
-    add_tracker_inputs,
-    list_tracker_variables,
-    list_withheld_secrets,
-    read_git_state,
-)
-from aboard.flows.train.training_payload import build_request
 from aboard.train.trackers.send_metrics import describe_failure
 from aboard.train.trackers.tracked_run import FACTS, Cursor, TrackedRun, choose_run_id, describe_run, flatten_metrics
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aboard.cli.command_line import cli
+from aboard.commands.command_line import cli
 from aboard.config.schema.aboard_yaml import DataSection, derive_source_name
 from aboard.config.schema.train_section import TrainSection
 from aboard.config.training.data_settings import SourceSettings

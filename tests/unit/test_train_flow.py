@@ -29,8 +29,23 @@ from aboard.checks.train.resumable_checkpoints import (
     find_newest_checkpoint,
 )
 from aboard.checks.train.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight
-from aboard.cli.export import format_export
-from aboard.cli.runs.launch_view import format_finished_lines
+from aboard.commands.export.command import format_export
+from aboard.commands.export.export_checkpoint import ExportRequest, ExportResult, export_checkpoint
+from aboard.commands.launch.launch_view import format_finished_lines
+from aboard.commands.train.checkpoints.check_resume import TrainingFinished
+from aboard.commands.train.checkpoints.local_checkpoints import ChosenCheckpoint, find_checkpoint
+from aboard.commands.train.fetch_model import fetch_model, read_model_facts
+from aboard.commands.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
+from aboard.commands.train.prepare_training import build_resume_command, find_early_findings
+from aboard.commands.train.trainer_process import TrainerProcess, ask_trainer
+from aboard.commands.train.training_payload import (
+    EstimateMemory,
+    TrainingInputs,
+    TrainingPayload,
+    build_code_archive,
+    build_request,
+    has_bf16,
+)
 from aboard.config.this_machine import abbreviate_home, get_cache_folder
 from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.cluster.cluster import Cluster
@@ -44,21 +59,6 @@ from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
 from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.export import ExportRequest, ExportResult, export_checkpoint
-from aboard.flows.train.check_resume import TrainingFinished
-from aboard.flows.train.fetch_model import fetch_model, read_model_facts
-from aboard.flows.train.local_checkpoints import ChosenCheckpoint, find_checkpoint
-from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
-from aboard.flows.train.prepare_training import build_resume_command, find_early_findings
-from aboard.flows.train.trainer_process import TrainerProcess, ask_trainer
-from aboard.flows.train.training_payload import (
-    EstimateMemory,
-    TrainingInputs,
-    TrainingPayload,
-    build_code_archive,
-    build_request,
-    has_bf16,
-)
 from aboard.record.runs import Runs
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.best_evaluation import BestEvaluation
@@ -164,7 +164,7 @@ def test_a_model_of_the_hub_is_fetched_once() -> None:
     refs.mkdir()
     (refs / "main").write_text("abc")
     source = (
-        "import sys\nfrom aboard.flows.train.fetch_model import fetch_model\nprint(fetch_model(sys.argv[1],"
+        "import sys\nfrom aboard.commands.train.fetch_model import fetch_model\nprint(fetch_model(sys.argv[1],"
         " from_scratch=False))"
     )
     env = {**os.environ, "HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "1"}

@@ -12,6 +12,10 @@ import pytest
 from deadlines import within
 from made_findings import made_finding
 
+from aboard.commands.check.check_observer import NullCheckObserver
+from aboard.commands.launch.conduct.checkpoint_copies import CopySettings
+from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
@@ -24,10 +28,6 @@ from aboard.core.run.run_state import RankException, RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
 from aboard.diagnoses.trainer import checkpoint, file_sync, model_loading
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.check.check_observer import NullCheckObserver
-from aboard.flows.launch.checkpoint_copies import CopySettings
-from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

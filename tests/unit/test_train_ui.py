@@ -8,6 +8,13 @@ from made_findings import made_finding
 from rich.console import Console
 from run_states import Scene
 
+from aboard.commands.launch.view.finished_run import FinishedRun, format_summary_lines
+from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
+from aboard.commands.launch.view.roster_view import RosterView
+from aboard.commands.launch.view.training_progress import TrainingProgressView, format_progress_line
+from aboard.commands.train.config_view import TrainConfigView, format_config_lines
+from aboard.commands.train.loss_curve import draw_curve
+from aboard.commands.train.prepared_view import describe_data, describe_mix, describe_steps, render_label
 from aboard.config.training.train_settings import ResolvedSetting
 from aboard.core.decoding import decode
 from aboard.core.plan.training_settings import Training
@@ -16,13 +23,6 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
-from aboard.ui.launch.finished_run import FinishedRun, format_summary_lines
-from aboard.ui.launch.plain_lines import PlainLaunchWriter
-from aboard.ui.launch.roster_view import RosterView
-from aboard.ui.train.config_view import TrainConfigView, format_config_lines
-from aboard.ui.train.loss_curve import draw_curve
-from aboard.ui.train.prepared import describe_data, describe_mix, describe_steps, render_label
-from aboard.ui.train.training_progress import TrainingProgressView, format_progress_line
 
 METRICS = {
     "step": 120.0,

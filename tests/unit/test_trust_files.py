@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aboard.commands.trust.home_files import AUTHORIZED_KEYS, KNOWN_HOSTS, PRELUDE, HomeFiles
+from aboard.commands.trust.mesh import ALL_PAIRS, list_peers
+from aboard.commands.trust.undo_trust import undo_homes
 from aboard.core.cluster.node import Node
 from aboard.core.trust.expected_fingerprints import list_key_types, matches_expected, parse_fingerprints
 from aboard.core.trust.file_changes import FileChange, append_lines, plan_change, undo_changes
@@ -24,9 +27,6 @@ from aboard.core.trust.public_keys import (
     parse_public_key,
 )
 from aboard.diagnoses import AboardError, Finding, InputError
-from aboard.flows.trust.home_files import AUTHORIZED_KEYS, KNOWN_HOSTS, PRELUDE, HomeFiles
-from aboard.flows.trust.mesh import ALL_PAIRS, list_peers
-from aboard.flows.trust.undo_trust import undo_homes
 from aboard.record.trust_record import TrustRecords
 from aboard.transport.shell.node_shell import format_content
 from aboard.transport.shell.ssh_login import open_local_shell, parse_settings

@@ -12,6 +12,12 @@ from made_findings import made_finding
 from rich.console import Console, RenderableType
 
 from aboard.checks.host import subject as host
+from aboard.commands.check.node_table import CheckNodeTable
+from aboard.commands.check.report_view import CheckReportView
+from aboard.commands.shared.json_output import format_check_json, to_plain_value
+from aboard.commands.shared.merge_findings import merge_findings
+from aboard.commands.shared.plain_lines import format_check_lines
+from aboard.commands.shared.subject_results import summarize_subjects
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
@@ -22,12 +28,6 @@ from aboard.core.probes.probe import FileContents, Probe, ProbeFiles
 from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.ui.check.node_table import CheckNodeTable
-from aboard.ui.check.plain_lines import format_check_lines
-from aboard.ui.check.report_view import CheckReportView
-from aboard.ui.check.subject_results import summarize_subjects
-from aboard.ui.json_output import format_check_json, to_plain_value
-from aboard.ui.merge_findings import merge_findings
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SUBJECTS = tuple(

@@ -1,7 +1,7 @@
 """What `aboard why CODE` tells of each diagnosis."""
 
+from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
 from aboard.diagnoses.catalogue import all_diagnoses
-from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 
 
 def test_each_diagnosis_is_told_whole() -> None:

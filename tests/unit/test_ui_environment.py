@@ -5,15 +5,15 @@ from io import StringIO
 
 from rich.console import Console
 
-from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
-from aboard.diagnoses import AboardError
-from aboard.diagnoses.usage import environment
-from aboard.ui.setup.environment_view import (
+from aboard.commands.sync.environment.environment_view import (
     EnvironmentProgressView,
     PlainEnvironmentProgress,
     describe_environment,
     format_environment_json,
 )
+from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.usage import environment
 
 DONE = EnvironmentSyncResult(
     prefix="/home/me/venv",

@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
+from aboard.commands.shared.error_message import show_error
 from aboard.diagnoses import AboardError, Fix
 from aboard.diagnoses.usage import run_records
-from aboard.ui.error_message import show_error
 
 
 def test_lines_to_type_stand_one_under_the_other() -> None:

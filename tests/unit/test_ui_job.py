@@ -6,9 +6,9 @@ from datetime import datetime
 import pytest
 from rich.console import Console
 
+from aboard.commands.launch.view.job_view import JobView
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.ui.launch.job_view import JobView
 
 RUN = "20261116-1930-brave-otter"
 RESOURCES = Untrusted("Resources")

@@ -14,18 +14,18 @@ from rich.console import Console
 from rich.text import Text
 from run_states import RUN, Scene, cluster, dead, plan_of, training
 
+from aboard.commands.launch.background_run import StartReporter, format_started
+from aboard.commands.launch.view.live_view import LaunchLiveView
+from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
+from aboard.commands.launch.view.roster_view import RosterView
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
 from aboard.core.run.run_state import Run
-from aboard.flows.launch.background_run import StartReporter, format_started
 from aboard.record.run_directory import RunDirectory
-from aboard.ui.launch.live_view import LaunchLiveView
-from aboard.ui.launch.plain_lines import PlainLaunchWriter
-from aboard.ui.launch.roster_view import RosterView
 
 if TYPE_CHECKING:
-    from aboard.flows.launch.conductor import Conductor
+    from aboard.commands.launch.conduct.conductor import Conductor
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ import pytest
 from rich.console import Console
 from run_states import PROGRAM, cluster, plan_of
 
+from aboard.commands.launch.view.plan_json import format_plan_json
+from aboard.commands.launch.view.plan_view import PlanView
+from aboard.commands.why.recorded_run import parse_recorded_plan
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node, TransportKind
@@ -15,9 +18,6 @@ from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.secrets.secret_names import HIDDEN
-from aboard.flows.why.recorded_run import parse_recorded_plan
-from aboard.ui.launch.plan_json import format_plan_json
-from aboard.ui.launch.plan_view import PlanView
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 TOKEN = "hf_AbCdEfGh"  # noqa: S105 - nobody's

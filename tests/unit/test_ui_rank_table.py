@@ -13,13 +13,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from run_states import Scene, dead, silent, starting, training
 
+from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
+from aboard.commands.launch.view.roster_view import SPARE, RosterView, clean_line
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.recovery_policy import StallAction
 from aboard.core.run.run_progress import MissingRanks, NodeRow, RunProgress, Stall, build_stall
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.ui.launch.plain_lines import PlainLaunchWriter
-from aboard.ui.launch.roster_view import SPARE, RosterView, clean_line
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SCENES: dict[str, Callable[[int, int], RunProgress]] = {

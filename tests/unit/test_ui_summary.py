@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from run_states import RUN, dead, training
 
+from aboard.commands.launch.view.finished_run import FinishedRun, FinishedRunView, format_summary_lines
+from aboard.commands.runs.run_list import RunListEntry, RunListView, format_run_lines
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
 from aboard.diagnoses.runs import hang
-from aboard.ui.launch.finished_run import FinishedRun, FinishedRunView, format_summary_lines
-from aboard.ui.run_list import RunListEntry, RunListView, format_run_lines
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 FOLLOWED = made_finding(

@@ -4,10 +4,10 @@ import base64
 
 from rich.console import Console
 
+from aboard.commands.trust.trust_view import HostKeyTable, describe_trust
 from aboard.core.trust.public_keys import PublicKey
 from aboard.core.trust.trust_report import MeshReport, NewHostKey, TrustedNode, TrustReport, UndoReport
 from aboard.diagnoses.nodes import trust
-from aboard.ui.setup.trust_view import HostKeyTable, describe_trust
 
 KEY = PublicKey("ssh-ed25519", base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode())
 MISSING = trust.FINGERPRINT_MISSING.finding(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from evidence_builders import ending
 
+from aboard.commands.launch.view.plan_json import format_plan_json
+from aboard.commands.why.recorded_run import parse_recorded_plan
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.run_evidence import Evidence
@@ -16,8 +18,6 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.why.recorded_run import parse_recorded_plan
-from aboard.ui.launch.plan_json import format_plan_json
 
 APPTAINER = Container(runtime="apptainer", image="/data/train.sif")
 PODMAN = Container(runtime="podman", image="localhost/train")

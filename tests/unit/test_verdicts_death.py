@@ -8,6 +8,7 @@ import pytest
 from evidence_builders import ending
 from made_findings import made_finding
 
+from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot
 from aboard.core.evidence.run_evidence import Evidence
@@ -18,7 +19,6 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.verdicts.death.rules import DEATH_RULES, conclude_run
 from aboard.verdicts.judge_evidence import judge_evidence
 

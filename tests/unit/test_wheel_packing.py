@@ -12,9 +12,9 @@ from small_wheels import SITE, install, make_venv, make_wheel, pip_install, run_
 
 from aboard.agent.packages.installed_packages import PENDING, describe_packages, normalize_name
 from aboard.agent.packages.wheel_install import BadWheel, install_wheel, remove_package
+from aboard.commands.sync.environment.installed_distributions import read_environment
+from aboard.commands.sync.environment.wheel_packing import PackedWheel, pack_distribution
 from aboard.diagnoses import AboardError
-from aboard.flows.environment.installed_distributions import read_environment
-from aboard.flows.environment.wheel_packing import PackedWheel, pack_distribution
 
 FILES = {
     "tiny/__init__.py": "def main():\n    print('tiny ran')\n",

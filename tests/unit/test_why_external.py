@@ -17,7 +17,9 @@ from rich.console import Console
 
 from aboard.agent import process_tree
 from aboard.agent.inspect import external_jobs, external_process, launcher_detection, py_spy_stacks
-from aboard.cli.why import why as why_command
+from aboard.commands.why.command import why as why_command
+from aboard.commands.why.external_job_view import ExternalJobView, group_by_place
+from aboard.commands.why.external_jobs import diagnose_external_job, require_inspectable
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.evidence.external_evidence import UNKNOWN_NODE, build_external_evidence, estimate_phases, has_moved
@@ -29,11 +31,9 @@ from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import AboardError, Finding, Severity, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.why.external_jobs import diagnose_external_job, require_inspectable
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.transport import ByteStream, OnPhase
-from aboard.ui.why.external_job_view import ExternalJobView, group_by_place
 from aboard.verdicts.live.external_jobs import judge_external_job
 
 NOW = 1000.0

@@ -10,9 +10,9 @@ from commands import aboard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aboard.commands.why.log_files import diagnose_logs
 from aboard.core.evidence.gpu_errors import XIDS, find_xid_meaning
 from aboard.diagnoses import Finding, InputError, Severity
-from aboard.flows.why.log_files import diagnose_logs
 from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.line_prefixes import parse_log_line
 from aboard.verdicts.logs.log_scanner import LogScanner

@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from aboard import diagnoses
+from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
 from aboard.diagnoses import Finding, Severity, catalogue
 from aboard.diagnoses.catalogue import KnownMessage, all_diagnoses, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternSource
 from aboard.diagnoses.runs import container_images, containers
-from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.line_prefixes import split_terminal_line
 from aboard.verdicts.logs.log_scanner import LogScanner

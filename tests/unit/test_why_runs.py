@@ -11,12 +11,12 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from aboard.cli.command_line import cli
+from aboard.commands.command_line import cli
+from aboard.commands.launch.launch_run import LaunchResult
+from aboard.commands.why.judge_finished_run import find_default_run
 from aboard.core.run.events import Event
 from aboard.diagnoses import NO_FIX
 from aboard.diagnoses.nodes import reach
-from aboard.flows.launch.launch_run import LaunchResult
-from aboard.flows.why.judge_finished_run import find_default_run
 from aboard.record.json_documents import read_document
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

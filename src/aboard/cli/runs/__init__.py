@@ -1,1 +1,0 @@
-"""Shared by `launch` and `train`: arguments, views, attached and detached runs."""

@@ -1,0 +1,1 @@
+"""The commands: in each directory the options, what the command does, and how it is shown."""

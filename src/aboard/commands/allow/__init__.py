@@ -1,0 +1,1 @@
+"""`aboard allow`: consents to settings of a file that was found, not named."""

@@ -1,0 +1,121 @@
+"""The `aboard` command. A subcommand's module is imported only when that subcommand is used, to keep start-up fast."""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from aboard import __version__
+from aboard.agent.process_spawn import drop_relative_folders
+from aboard.core.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
+from aboard.core.text.input_text import suggest_word
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import LONGEST_WORD, escape_text
+from aboard.diagnoses.usage import commands
+
+# In the order in which users need them, not alphabetical. A new command must replace one.
+COMMANDS = {
+    "init": "find the nodes, ask what they have, and write aboard.yaml",
+    "allow": "let an aboard.yaml that you cloned run the programs it names",
+    "trust": "set up ssh keys and pinned host keys, and undo it",
+    "sync": "copy code, data, models and the environment to every node",
+    "check": "check every node and the network between them, in seconds",
+    "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
+    "train": "train a model on all nodes, with a data check and a memory estimate",
+    "status": "list your runs and their progress",
+    "logs": "show all ranks' output, merged by time, with equal lines folded",
+    "stop": "stop a run and leave nothing behind",
+    "export": "export a checkpoint as safetensors for transformers",
+    "data": "inspect and check training data as the model will see it",
+    "why": "explain why a run is stuck, slow or dead, or what a code means",
+    "bundle": "pack the record of a run into a redacted archive for a bug report",
+    "sandbox": "build a practice cluster of real hosts on this machine",
+}
+# These share a directory, since they read the same records.
+_ABOUT_RUNS = ("status", "logs", "stop", "bundle")
+
+
+class CommandGroup(click.Group):
+    """Lists the commands in their own order, and imports only the one that is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            if ctx.resilient_parsing:
+                # The shell asks for completions: an error message would appear between the words that are typed.
+                return None
+            seen = f"there is no command {cmd_name!r}: {suggest_word(cmd_name, COMMANDS)}"
+            raise AboardError(commands.COMMAND, seen)
+        module = f"runs.{cmd_name}_command" if cmd_name in _ABOUT_RUNS else f"{cmd_name}.command"
+        command: click.Command = getattr(import_module(f"aboard.commands.{module}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='Completion with TAB, in bash: eval "$(_ABOARD_COMPLETE=bash_source aboard)"; also zsh_source, fish_source.',
+)
+@click.version_option(__version__, prog_name="aboard")
+def cli() -> None:
+    """Run multi-node LLM training over ssh: check the nodes, launch or train, and diagnose failures.
+
+    When something fails, Aboard names the node and the cause, and suggests the command to run next.
+    """
+    if "XDG_STATE_HOME" in os.environ or "XDG_CACHE_HOME" in os.environ:
+        from aboard.config.this_machine import require_own_folders  # noqa: PLC0415 - in a home, they are the user's
+
+        require_own_folders(os.environ)
+
+
+def main() -> None:
+    """Prints errors with their codes, and maps each kind to an exit code."""
+    # With `.` in PATH, git and ssh would be taken from a cloned working directory.
+    drop_relative_folders(os.environ)
+    if "SLURM_JOB_ID" in os.environ:
+        # Until a run begins, which handles it: the default would end a batch script without a word.
+        signal.signal(signal.SIGUSR1, _interrupt_before_time_limit)
+    if any(word.startswith(("--env", "--set")) for word in sys.argv):
+        from aboard.commands.shared.options.typed_words import hide_values  # noqa: PLC0415 - only for these options
+
+        with suppress(OSError):  # without /proc (macOS) nothing can be hidden: docs/security.md says so
+            hide_values()
+    try:
+        sys.exit(cli.main(prog_name="aboard", standalone_mode=False))
+    except click.exceptions.Abort as error:
+        # click has caught a KeyboardInterrupt, which may have a reason.
+        if str(error.__cause__ or ""):
+            click.echo(f"stopped: {error.__cause__}", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except KeyboardInterrupt as error:
+        click.echo(f"\nstopped: {error}" if str(error) else "\nstopped.", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except click.ClickException as error:
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        click.UsageError(escape_text(error.format_message(), LONGEST_WORD), context).show()
+        sys.exit(EXIT_ERROR)
+    except AboardError as error:
+        _show_error(error)
+        sys.exit(EXIT_ERROR)
+
+
+def _interrupt_before_time_limit(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt("the Slurm job reaches its time limit")
+
+
+def _show_error(error: AboardError) -> None:
+    from rich.console import Console  # noqa: PLC0415 - a command that succeeds need not pay for it
+
+    from aboard.commands.shared.error_message import show_error  # noqa: PLC0415 - a command that succeeds need not pay for it
+
+    show_error(Console(stderr=True, highlight=False), error)

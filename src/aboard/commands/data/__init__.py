@@ -1,0 +1,1 @@
+"""`aboard data`: reads every row as training would, and runs the data check."""

@@ -1,0 +1,70 @@
+"""`aboard init`: a small commented aboard.yaml for these nodes, or its JSON schema."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from aboard.commands.check.live_view import show_live_check
+from aboard.commands.init.init_summary import InitSummary
+from aboard.commands.init.write_config import choose_output_action, discover_cluster, write_starter_file
+from aboard.commands.shared.printed_output import print_report
+from aboard.config.input_files import DEFAULT_FILE
+from aboard.config.node_search import FoundNodes, find_nodes
+from aboard.config.this_machine import inspect_this_machine
+from aboard.core.cluster.discovery import DiscoveredCluster
+from aboard.core.cluster.node_sets import fold_names
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.transport.open_file_limit import raise_open_file_limit
+
+
+@click.command()
+@click.argument("hosts", nargs=-1)
+@click.option("--hostfile", metavar="FILE", help="Take the nodes from a DeepSpeed hostfile.")
+@click.option("-y", "--yes", is_flag=True, help="Take the defaults and never ask.")
+@click.option("-o", "--output", metavar="FILE", default=DEFAULT_FILE, show_default=True, help="The file to write.")
+@click.option("--schema", "wants_schema", is_flag=True, help="Print the JSON schema of aboard.yaml for your editor.")
+def init(hosts: tuple[str, ...], hostfile: str | None, yes: bool, output: str, wants_schema: bool) -> None:
+    """Find the nodes, ask each what it has, and write an aboard.yaml.
+
+    HOSTS are names or node sets, such as gpu[01-16] or alice@gpu01. Without HOSTS and --hostfile, Aboard takes the
+    nodes from the first of /job/hostfile, ./hostfile and ~/hostfile, or else from the hosts in ~/.ssh/config, which
+    you confirm.
+
+    Aboard contacts all nodes at once over ssh and asks for GPUs, Python, shared directories and networks. A node that
+    can't be reached yet is written too. An existing file without a `cluster` section keeps its content and gets one.
+    The last line is the command to type next.
+    """
+    if wants_schema:
+        from aboard.config.config_loader import build_json_schema  # noqa: PLC0415 - pydantic takes 100 ms
+
+        click.echo(build_json_schema(), nl=False)
+        return
+    nodes = find_nodes(hosts, hostfile, home=Path.home())
+    action = choose_output_action(output, nodes)
+    click.echo(f"Nodes from {escape_text(nodes.source, 200)}: {fold_names(entry.name for entry in nodes.entries)}")
+    if nodes.guessed and not yes:
+        _ask_consent()
+    console = Console(highlight=False)
+    found = _discover(nodes, console)
+    write_starter_file(output, nodes, found, action)
+    summary = InitSummary(found, output=output, action=action, default=output == DEFAULT_FILE)
+    print_report(console, summary, summary.lines())
+
+
+def _ask_consent() -> None:
+    if not sys.stdin.isatty():
+        raise AboardError(commands.INIT_ASK, "can't ask: stdin is not a terminal")
+    click.confirm("Contact these nodes and write them to aboard.yaml?", default=True, abort=True)
+
+
+def _discover(nodes: FoundNodes, console: Console) -> DiscoveredCluster:
+    raise_open_file_limit(len(nodes.entries))
+    here = inspect_this_machine()
+    with show_live_check(console) as watcher:
+        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ, check_observer=watcher))

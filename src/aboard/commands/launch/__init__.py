@@ -1,0 +1,1 @@
+"""`aboard launch`: checks, plans and starts a run, and follows it to its end."""

@@ -1,0 +1,284 @@
+"""`aboard launch`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aboard.commands.launch.dial_and_launch import RunLaunch, dial_and_launch
+from aboard.commands.launch.run_options import (
+    CHECK_OPTION,
+    DETACH_OPTION,
+    ENV_OPTION,
+    MIN_NODES_OPTION,
+    NEEDS_DRY_RUN,
+    ON_STALL_OPTION,
+    RANKS_OPTION,
+    RESTARTS_OPTION,
+    SPARES_OPTION,
+    RunOptions,
+    require_slurm_settings,
+    run_options,
+)
+from aboard.commands.shared.options.command_after_dashes import LaunchCommand, launch_on_host
+from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
+from aboard.commands.shared.options.typed_command import TypedCommand, check_script_exists
+from aboard.commands.shared.options.typed_words import format_typed_command, list_typed_words
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.plan.launch_request import LaunchRequest, resolve_request
+from aboard.core.run.lease import Lease
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.core.text.byte_sizes import parse_size
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.transport.open_file_limit import raise_open_file_limit
+
+if TYPE_CHECKING:
+    from aboard.commands.launch.launch_run import LaunchSpec
+
+OTHERS = ("torchrun", "deepspeed", "sbatch")
+
+
+@click.command(cls=LaunchCommand)
+@node_arguments
+@click.option("-m", "--module", is_flag=True, help="Run the command as a Python module.")
+@click.option("--no-python", is_flag=True, help="Run the command directly, even if it ends in .py.")
+@RANKS_OPTION
+@ENV_OPTION
+@click.option(
+    "--env-file", multiple=True, metavar="FILE", help="Read variables from a file in the format of .deepspeed_env."
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Set OMP_NUM_THREADS for every rank; default: that of your shell, or else the number of cores per rank.",
+)
+@click.option("--bind", is_flag=True, help="Pin each rank to the cores of one NUMA node.")
+@click.option("--master-address", metavar="ADDRESS", help="Address of rank 0; default: one that all nodes can reach.")
+@click.option(
+    "--master-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Use exactly this port for rank 0; default: a free one.",
+)
+@CHECK_OPTION
+@RESTARTS_OPTION
+@SPARES_OPTION
+@MIN_NODES_OPTION
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=Lease.grace,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between SIGTERM and SIGKILL.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(4),
+    metavar="SECONDS",
+    help="How long ranks keep running without contact with this machine; default: 20, or 600 if detached.",
+)
+@ON_STALL_OPTION
+@click.option(
+    "--no-beacon",
+    is_flag=True,
+    help="Don't load Aboard's beacon, which reports progress, into ranks; phases, steps and stacks are then not shown.",
+)
+@click.option(
+    "--capture/--no-capture",
+    default=None,
+    help="Run COMMAND as it is until it calls a launcher, and replace that; or run COMMAND as a rank. Default: capture"
+    " scripts, make, and front ends such as axolotl.",
+)
+@click.option(
+    "--trial",
+    is_flag=True,
+    help="Run COMMAND briefly on each node, on pairs and on all nodes, to find the nodes that fail.",
+)
+@click.option("--sync", is_flag=True, help="Send the working directory to every node first; see aboard sync.")
+@click.option(
+    "--sync-limit",
+    default="1GB",
+    show_default=True,
+    metavar="SIZE",
+    help="Ask before --sync sends more; without a terminal, stop.",
+)
+@DETACH_OPTION
+@click.option("--on", "host", metavar="HOST", help="Control the run from HOST, detached; needs aboard and ssh there.")
+@click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")
+@click.option(
+    "--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print equivalent commands, or a batch script."
+)
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the plan as JSON.")
+@run_options
+def launch(
+    where: NodeArguments,
+    options: RunOptions,
+    command: tuple[str, ...],
+    module: bool,
+    no_python: bool,
+    env_file: tuple[str, ...],
+    threads: int | None,
+    bind: bool,
+    master_address: str | None,
+    master_port: int | None,
+    grace: float,
+    lease: float | None,
+    no_beacon: bool,
+    capture: bool | None,
+    trial: bool,
+    sync: bool,
+    sync_limit: str,
+    host: str | None,
+    dry: bool,
+    other: str | None,
+    as_json: bool,
+) -> None:
+    """Run a script on all nodes, and show which ranks hold up the start.
+
+    aboard launch [NODES] [OPTIONS] -- COMMAND
+
+    COMMAND is train.py with its arguments, or an existing torchrun …, deepspeed …, accelerate launch …, srun … or
+    sbatch … command. The default for NODES is ./aboard.yaml, or else the nodes of the Slurm job, or else this machine
+    alone.
+
+    Aboard checks the nodes first. Then it starts every rank with torchrun's environment and shows the progress of each
+    node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others.
+    Ctrl-C stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
+
+    On a login node of a Slurm cluster, with `cluster.slurm` in aboard.yaml, the run is submitted as a job and followed;
+    Ctrl-C then ends only the view.
+
+    Exit code: the failed rank's (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
+    is wrong; 130 after Ctrl-C.
+    """
+    if host is not None:
+        sys.exit(launch_on_host(host, sys.argv[1:]))
+    typed_words = TypedCommand(
+        where=where,
+        command=command,
+        module=module,
+        no_python=no_python,
+        words=tuple(list_typed_words(sys.argv[1:])),
+        capture=capture,
+    )
+    limit = parse_sync_limit(sync_limit) if sync else None
+
+    def read() -> "LaunchSpec":
+        return _add_script(build(*typed_words.read()), typed_words, build)
+
+    def build(request: LaunchRequest, cluster: Cluster, notes: tuple[str, ...]) -> "LaunchSpec":
+        notes += check_script_exists(request.program, cluster)
+        request = replace(
+            request,
+            ranks=options.ranks or request.ranks,
+            env={**request.env, **options.read_environment(env_file)},
+            threads=threads or request.threads,
+            bind=bind or request.bind,
+            beacon=not no_beacon,
+            master_address=master_address or request.master_address,
+            master_port=master_port or request.master_port,
+        )
+        cluster, request = resolve_request(cluster, request, str(Path.cwd()), shell=os.environ)
+        raise_open_file_limit(len(cluster))
+        command_again = format_typed_command(sys.argv[1:])
+        asked = replace(cluster.recovery, restarts=request.restarts or cluster.recovery.restarts)
+        names = [node.name for node in cluster]
+        recovery = options.resolve_recovery(asked, names, restarts=0, min_nodes_refusal="launch")
+        notes += where.check_job(command_again, detach=options.detach, recovers=recovery.restarts > 0)
+        if not typed_words.has_own_size:
+            notes += options.check_job_size(where, command_again, request.ranks)
+        last = Lease(seconds=lease or options.lease_seconds, grace=grace)
+        return options.build_spec(cluster, request, last, notes, sync_limit=limit, recovery=recovery)
+
+    job = typed_words.find_job()
+    if other or as_json:
+        _require_dry_run(dry, other, as_json=as_json)
+    if job is not None or other == "sbatch":
+        options.read_environment(env_file)
+        job = job or require_slurm_settings(where)
+        script_only = not as_json and other in (None, "sbatch")
+        sys.exit(_submit_job(job, typed_words, detach=options.detach, dry=dry, script_only=script_only))
+    if dry or trial or options.detach:
+        # Imported only when used: a launch dials its nodes first.
+        from aboard.commands.launch.show_launch import print_dry_run, run_detached, show_trial  # noqa: PLC0415 - as above
+
+        if dry:
+            sys.exit(print_dry_run(read(), other=other, as_json=as_json))
+        sys.exit(show_trial(read()) if trial else run_detached(read()))
+
+    def load() -> "tuple[LaunchSpec, RunLaunch]":
+        spec = read()
+        from aboard.commands.launch.show_launch import run_attached  # noqa: PLC0415 - the nodes are being dialled
+
+        return spec, run_attached
+
+    nodes = typed_words.guess()
+    raise_open_file_limit(len(nodes))
+    sys.exit(asyncio.run(dial_and_launch(nodes, load)))
+
+
+def _add_script(
+    spec: "LaunchSpec", typed: TypedCommand, build: "Callable[[LaunchRequest, Cluster, tuple[str, ...]], LaunchSpec]"
+) -> "LaunchSpec":
+    """The launch, which begins with a script if the command is one."""
+    if not typed.is_captured:
+        return spec
+    from aboard.commands.launch.launch_run import ScriptCommand  # noqa: PLC0415 - only for scripts
+    from aboard.core.launchers.command_kind import uses_front_end  # noqa: PLC0415 - only for scripts
+
+    script = ScriptCommand(
+        start=typed.script,
+        launch=typed.launch_words,
+        front_end=uses_front_end(typed.command),
+        forced=typed.capture is True,
+        read=typed.read_capture,
+        resolve=lambda command, capture: build(*typed.apply_capture(command, capture)),
+        job=typed.job_reader,
+    )
+    return replace(spec, script=script)
+
+
+def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, dry: bool, script_only: bool) -> int:
+    """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
+    from aboard.commands.launch.slurm.show_job import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
+    from aboard.commands.shared.printed_output import print_notes  # noqa: PLC0415 - only for Slurm
+
+    if dry and not script_only:
+        from aboard.core.slurm.conductor_command import refuse_outside_job  # noqa: PLC0415 - only for Slurm
+
+        refuse_outside_job(settings, sys.argv[1:])
+    print_notes(typed.check_alone())
+    if dry:
+        return print_batch_script(settings, sys.argv[1:])
+    return submit_and_follow(settings, sys.argv[1:], detach=detach)
+
+
+def parse_sync_limit(text: str) -> int:
+    """The bytes of `--sync-limit`."""
+    size = parse_size(text)
+    if size is None:
+        seen = f"'{escape_text(text)}' is not a size"
+        problem = Problem(where="--sync-limit", seen=seen, fix=commands.LAUNCH_SYNC.fix("size"))
+        raise InputError(commands.LAUNCH_SYNC, [problem])
+    return size
+
+
+def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:
+    if not dry:
+        option = f"--as {other}" if other else "--json"
+        fix = commands.LAUNCH_DRY.fix("as", launcher=other) if other else commands.LAUNCH_DRY.fix("json")
+        problem = Problem(where=option, seen=NEEDS_DRY_RUN, fix=fix)
+        raise InputError(commands.LAUNCH_DRY, [problem])
+    if other and as_json:
+        seen = "--as prints commands for a launcher, not JSON"
+        problem = Problem(where="--json", seen=seen, fix=commands.LAUNCH_DRY.fix("both"))
+        raise InputError(commands.LAUNCH_DRY, [problem])

@@ -1,0 +1,1 @@
+"""The conductor: watches a run, judges it, recovers it and records it until it ends."""

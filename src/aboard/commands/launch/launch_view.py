@@ -1,0 +1,265 @@
+"""The output of a launch: the preflight check, the rank table with the ranks' lines above it, and the summary."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from aboard.commands.check.check_cluster import CheckReport
+from aboard.commands.check.check_observer import CheckObserver, NullCheckObserver
+from aboard.commands.check.live_view import CheckLiveView
+from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.conduct.control_socket import build_live_progress
+from aboard.commands.launch.launch_run import LaunchResult
+from aboard.commands.launch.view.finished_run import FinishedRun, FinishedRunView, format_summary_lines
+from aboard.commands.launch.view.live_view import LaunchLiveView
+from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
+from aboard.commands.shared.copyable_commands import CopyableCommands
+from aboard.commands.shared.labelled_text import wrap_labelled
+from aboard.commands.shared.log_lines import LogLineFormatter, format_script
+from aboard.commands.shared.printed_output import print_findings, print_report, print_warnings
+from aboard.commands.shared.read_logs import LogFollower, LogQuery
+from aboard.commands.shared.status_marks import FINE
+from aboard.commands.train.checkpoints.check_resume import TrainingFinished
+from aboard.commands.train.checkpoints.local_checkpoints import find_training_run
+from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
+from aboard.core.run.events import Event
+from aboard.core.run.recovery_policy import Action
+from aboard.core.run.run_state import describe_spare
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.nodes import network
+from aboard.diagnoses.untrusted import escape_lines, quote_word
+from aboard.record.json_documents import read_document, read_training
+from aboard.record.rank_logs.log_reader import LogReader
+from aboard.record.rank_logs.merged_logs import LineSelection
+from aboard.record.run_directory import RunDirectory
+from aboard.record.runs import Runs
+from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
+
+# The launch picks another port by itself.
+AUTO_FIXED_CODE = network.PORT_TAKEN.code
+# How long new lines may be shown at a time: Ctrl-C and the nodes wait meanwhile. A rank can print faster than that.
+SHOW_SECONDS = 0.5
+# At the end: nobody reads more on a terminal; a file should have all, but for a flood.
+LAST_SECONDS = {True: 2.0, False: 20.0}
+
+
+class LineBacklog:
+    """The lines of all ranks that were not shown yet; the next turn begins with those that there was no time for."""
+
+    def __init__(self, follower: LogFollower, lines: LogLineFormatter) -> None:
+        self._follower = follower
+        self._lines = lines
+        self._rest: Iterator[str] = iter(())
+
+    def show(self, say: Callable[[str], None], seconds: float, *, last: bool = False) -> bool:
+        """Shows lines for that long; returns whether these were all."""
+        deadline = monotonic() + seconds
+        for is_new in (False, True):
+            if is_new:
+                self._rest = self._list_new(last=last)
+            for line in self._rest:
+                say(line)
+                if monotonic() > deadline:
+                    return False
+        return True
+
+    def _list_new(self, *, last: bool) -> Iterator[str]:
+        for log_line in self._follower.more(last=last):
+            yield from self._lines.text(log_line)
+
+
+class LaunchView:
+    """A terminal shows the rank table below the ranks' lines; a pipe gets plain lines."""
+
+    def __init__(self, console: Console, run: RunDirectory) -> None:
+        self._console = console
+        self._run = run
+        self._conductor: Conductor | None = None
+        # The verdict that was printed last.
+        self._shown: tuple[Finding, ...] = ()
+        # What a script was last seen doing.
+        self._waited = ""
+        self._styled = console.is_terminal
+        self._lines = LogLineFormatter(styled=self._styled)
+        self._reader: LogReader | None = None
+        self._backlog: LineBacklog | None = None
+        self._live = LaunchLiveView(console) if self._styled else None
+        self._plain = PlainLaunchWriter(self._write)
+        self._check = CheckLiveView()
+        self._looking: Live | None = None
+        if self._styled:
+            self._looking = Live(self._check, console=console, transient=True, refresh_per_second=8)
+            self._looking.start()
+
+    @property
+    def watcher(self) -> CheckObserver:
+        return self._check if self._styled else NullCheckObserver()
+
+    def show_preflight(self, report: CheckReport) -> None:
+        """Shows the preflight warnings that do not stop the run, before it begins."""
+        self._stop_looking()
+        print_warnings(self._console, report.findings, without=AUTO_FIXED_CODE)
+
+    def say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.say(text)
+        else:
+            self._write(text)
+
+    def script_line(self, node: str, stream: str, text: str) -> None:
+        """Shows a line that the script has printed."""
+        self._stop_looking()
+        self.say(f"{format_script(node, stream)} {text}")
+
+    def script_captured(self, text: str, notes: Sequence[str]) -> None:
+        """Shows which launcher was captured, and how its command is understood."""
+        self._stop_looking()
+        for line in (text, *(f"note: {escape_lines(note)}" for note in notes)):
+            self.say(line)
+
+    def script_waits(self, text: str) -> None:
+        """Shows what a script does before it calls its launcher: below the lines, or each new thing in a line."""
+        if self._live is not None:
+            self._live.wait_for(text)
+        elif text.partition(";")[0] != self._waited:
+            self._waited = text.partition(";")[0]
+            if text:
+                self._write(text)
+
+    def script_resumes(self) -> None:
+        """Shows all that ranks printed before the script goes on."""
+        self._finish_lines()
+        if self._live is not None:
+            self._live.wait_for("")
+
+    def began(self, conductor: Conductor) -> None:
+        if self._conductor is not None:
+            # A further run of a script.
+            self._plain = PlainLaunchWriter(self._write)
+        self._conductor = conductor
+        self._reader = LogReader(self._run.logs)
+        # A run that a further Slurm job continues has output already.
+        earlier = self._reader.list_segments()
+        query, tracebacks = LogQuery(selection=LineSelection()), TracebackFolder(self._run.id)
+        follower = LogFollower(self._reader, query, listing=earlier, tracebacks=tracebacks)
+        self._backlog = LineBacklog(follower, self._lines)
+
+    def event(self, event: Event) -> None:
+        """Shows the verdict on a generation that failed before anything is done about it; `show_end` shows the last."""
+        is_step = event.kind == "settling" or (event.kind == "recovering" and event.data["action"] != Action.STOP)
+        if is_step and self._conductor is not None:
+            if self._shown is not self._conductor.verdict:
+                self._shown = self._conductor.verdict
+                print_findings(self._console, self._shown)
+            self.say(f"recovery: {event.data['why']}")
+        elif event.kind == "spare":
+            self.say(f"warning: {describe_spare(event.node, event.data['why'])}")
+        elif event.kind == "generation" and event.data["number"] > 1:
+            # An attempt may be over before the next tick.
+            self.tick(event.at)
+
+    def tick(self, now: float) -> None:
+        if self._conductor is None:
+            return
+        if self._backlog is not None:
+            self._backlog.show(self.say, SHOW_SECONDS)
+        progress = build_live_progress(self._conductor)
+        if self._live is not None:
+            self._live.update(progress)
+        else:
+            self._plain.update(progress)
+
+    def close(self) -> None:
+        self._stop_looking()
+        self._finish_lines()
+        if self._live is not None:
+            self._live.close()
+
+    def _stop_looking(self) -> None:
+        """Ends the view of the preflight check."""
+        if self._looking is not None:
+            self._looking.stop()
+            self._looking = None
+
+    def _finish_lines(self) -> None:
+        """Shows what ranks printed after the last tick."""
+        if self._reader is not None:
+            if self._backlog is not None and not self._backlog.show(self.say, LAST_SECONDS[self._styled], last=True):
+                self.say(f"… the rest is not shown: aboard logs {self._run.id}")
+            self._reader.close()
+            self._reader = None
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+def show_finished(console: Console, run: RunDirectory, finished: TrainingFinished) -> int:
+    """Reports that the training is already complete, and removes the directory of this run, which never started.
+
+    That of a Slurm job may have the record of the job before.
+    """
+    runs = Runs(run.path.parent)
+    if not run.slurm_job.exists():
+        runs.remove(run)
+    done, *following = format_finished_lines(finished, runs)
+    if console.is_terminal:
+        mark = Text(f"{FINE.sign} ", style=FINE.style)
+        lines = "\n".join(line.removeprefix("next ") for line in following)
+        console.print(
+            *wrap_labelled(mark, done.removeprefix("done: "), console.width, style=FINE.style), sep="\n", crop=False
+        )
+        console.print(CopyableCommands(lines, first=Text("  next  ", style="dim")), crop=False)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in (done, *following))
+    return 0
+
+
+def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[str]:
+    """Which run trained it, up to which step, where the model is, and how to train it further."""
+    resume = finished.resume
+    folder, folder_text = Path(resume.folder.raw()), resume.folder.visible(500)
+    run = find_training_run(folder, runs)
+    step, steps = resume.marker.step, finished.steps
+    progress = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,} ({steps:,} requested)"
+    where = folder_text if folder.is_dir() else f"{folder_text} on {resume.node}"
+    ended = "is already complete"
+    if finished.stale is not None:
+        progress = f"step {step:,} of {steps:,}"
+        ended = f"has already stopped early, after {finished.stale} evaluations without improvement"
+    yield f"done: training {ended}; {progress} is saved in {where}{f' by {run}' if run else ''}"
+    best = finished.best
+    # A checkpoint is exported as it is; a run, or the directory of all, by its best one.
+    what = run or (resume.folder.quote() if best is None else quote_word(str(folder.parent)))
+    adapter = bool(resume.marker.training.get("adapter"))
+    model = "the LoRA adapter" if adapter else "the model" if best is None else f"the best checkpoint ({best})"
+    yield f"next aboard export {what} --to trained    # exports {model} for {'PEFT' if adapter else 'transformers'}"
+    yield f"next {finished.further}    # trains it further"
+
+
+def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, command: str) -> int:
+    """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
+    if result.outcome is None or result.progress is None:
+        print_findings(console, [finding for finding in result.reasons if finding.severity > Severity.INFO])
+        return (result.script.code if result.script is not None else None) or EXIT_BLOCKED
+    end = FinishedRun(
+        progress=result.progress,
+        findings=result.outcome.findings,
+        exit_code=result.outcome.code,
+        directory=str(run.path),
+        command=command,
+        dropped=result.dropped,
+        continuation=result.continuation,
+        adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
+    )
+    print_report(console, FinishedRunView(end), format_summary_lines(end))
+    script_code = 0
+    if result.script is not None and result.script.code != 0:
+        script_code = result.script.code or EXIT_FAILED
+        console.print(f"the script on {result.script.node} {result.script.reason}", markup=False)
+    return result.outcome.code or script_code

@@ -1,0 +1,1 @@
+"""Scripts whose launcher is captured: their sessions and stages."""

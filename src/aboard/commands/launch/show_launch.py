@@ -1,0 +1,215 @@
+"""Shows a launch: at this terminal, in the background, as a trial, or only its plan."""
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from aboard.commands.check.check_observer import NullCheckObserver
+from aboard.commands.launch.background_run import StartReporter, start_in_background
+from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, ScriptCommand, plan_launch
+from aboard.commands.launch.launch_session import LaunchSession
+from aboard.commands.launch.launch_view import LaunchView, format_finished_lines, show_end, show_finished
+from aboard.commands.launch.trial import run_trial
+from aboard.commands.launch.view.plan_json import format_plan_json
+from aboard.commands.launch.view.plan_view import PlanView
+from aboard.commands.launch.view.secret_redaction import build_redactor
+from aboard.commands.shared.options.typed_words import format_typed_command
+from aboard.commands.shared.printed_output import print_findings, print_notes
+from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS
+from aboard.commands.train.checkpoints.check_resume import TrainingFinished
+from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_ERROR, EXIT_FAILED, choose_exit_code
+from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
+from aboard.core.plan.plan import Plan
+from aboard.core.probes.facts import Facts
+from aboard.core.run.lease import Lease
+from aboard.core.run.node_trial import TrialResult, build_trial_finding
+from aboard.diagnoses import AboardError, InputError, Severity
+from aboard.diagnoses.untrusted import escape_lines
+from aboard.diagnoses.usage import commands
+from aboard.diagnoses.usage.pasted_commands import quote_command_line
+from aboard.record.runs import Runs
+from aboard.transport.node_dialer import NodeDialer
+
+
+async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
+    """Runs the launch at this terminal and returns the run's exit code."""
+    await _send_files(spec, dialer)
+    session = LaunchSession(spec)
+    console = Console(highlight=False)
+    view = LaunchView(console, session.run)
+    for note in spec.notes:
+        view.say(f"note: {escape_lines(note)}")
+    try:
+        launched = await session.conduct(
+            check_observer=view.watcher,
+            run_observer=view,
+            encode_plan=partial(build_plan_document, lease=spec.lease),
+            dialer=dialer,
+            on_report=view.show_preflight,
+            script_observer=view,
+        )
+    except TrainingFinished as finished:
+        return show_finished(console, session.run, finished)
+    finally:
+        view.close()
+    code = show_end(console, session.run, launched, command=spec.command)
+    Runs(session.run.path.parent).prune()
+    sys.stdout.flush()
+    await session.requeue()
+    return code
+
+
+def build_plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
+    """The plan for the record, with the lease, the command and the directory, in case the conductor is killed."""
+    typed = {
+        "command": build_redactor(plan)(format_typed_command(sys.argv[1:])),
+        "cwd": str(Path.cwd()),
+        "lease": lease.seconds,
+    }
+    return {**typed, **json.loads(format_plan_json(plan))}
+
+
+def run_detached(spec: LaunchSpec) -> int:
+    """Runs the conductor in the background; returns when every rank has started, or when the launch failed."""
+    asyncio.run(_send_files(spec))
+    session = LaunchSession(spec)
+    print_notes(spec.notes)
+    code, text = start_in_background(session.run, partial(_conduct_silently, session))
+    click.echo(text, nl=False, err=code != 0)
+    return code
+
+
+def _conduct_silently(session: LaunchSession, start: StartReporter) -> int:
+    """Conducts the run; its output is the conductor's log."""
+    run = session.run
+    encode_plan = partial(build_plan_document, lease=session.spec.lease)
+    console = Console(highlight=False, width=120)
+    try:
+        launched = asyncio.run(
+            session.conduct(check_observer=NullCheckObserver(), run_observer=start, encode_plan=encode_plan)
+        )
+    except TrainingFinished as finished:
+        code = show_finished(console, run, finished)
+        start.report(code, "".join(f"{line}\n" for line in format_finished_lines(finished, Runs(run.path.parent))))
+        return code
+    except AboardError as error:
+        start.report(EXIT_ERROR, f"{error.seen} [{error.code}]\n    {error.fix}\n")
+        return EXIT_ERROR
+    code = show_end(console, run, launched, command=session.spec.command)
+    start.finish(launched, code)
+    return code
+
+
+async def _send_files(spec: LaunchSpec, dialer: NodeDialer | None = None) -> None:
+    """Sends the working directory if that was asked for; without a dialer, over links of its own."""
+    if spec.sync_limit is None:
+        return
+    from aboard.commands.sync.sync_workdir import send_working_directory  # noqa: PLC0415 - only for those who sync
+
+    async with nullcontext(dialer) if dialer is not None else NodeDialer() as links:
+        await send_working_directory(spec.cluster, links, spec.sync_limit)
+
+
+def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool = False) -> int:
+    """Prints the plan and any findings; returns the exit code that findings would give the launch."""
+    known = None
+    if spec.script is not None:
+        if not spec.script.forced:
+            return _print_script(spec, spec.script, needs_plan=as_json or other is not None)
+        captured, known = _capture_launch(spec)
+        if isinstance(captured, LaunchResult):
+            return _print_refusal(captured)
+        # Its notes were shown with the capture.
+        spec = replace(captured, notes=())
+    try:
+        plan, found = asyncio.run(plan_launch(spec, check_observer=NullCheckObserver(), known=known))
+    except TrainingFinished as finished:
+        click.echo("\n".join(format_finished_lines(finished, Runs.of(os.environ))))
+        return 0
+    print_notes(spec.notes)
+    findings = [finding for finding in found if finding.severity > Severity.INFO]
+    if as_json:
+        click.echo(format_plan_json(plan))
+    elif other:
+        click.echo(_format_for_launcher(plan, other), nl=False)
+    else:
+        Console(highlight=False).print(PlanView(plan), crop=False)
+    print_findings(Console(stderr=True, highlight=False), findings)
+    return choose_exit_code(findings)
+
+
+def _capture_launch(spec: LaunchSpec) -> tuple[LaunchSpec | LaunchResult, Facts]:
+    """What the script starts; it runs up to its launcher, and its output goes to stderr."""
+    from aboard.commands.launch.scripts.launch_script import capture_launch  # noqa: PLC0415 - only for scripts
+    from aboard.commands.launch.scripts.script_sessions import ScriptLog  # noqa: PLC0415 - only for scripts
+
+    return asyncio.run(capture_launch(spec, ScriptLog(sys.stderr), NullCheckObserver()))
+
+
+def _print_refusal(result: LaunchResult) -> int:
+    print_findings(
+        Console(stderr=True, highlight=False), [each for each in result.reasons if each.severity > Severity.INFO]
+    )
+    return EXIT_BLOCKED
+
+
+def _print_script(spec: LaunchSpec, script: ScriptCommand, *, needs_plan: bool) -> int:
+    """Says what a dry run can't know without running the script; an error if the plan itself was asked for."""
+    words = quote_command_line(script.words)
+    seen = f"{words} is not run, so its launcher and the ranks are not known"
+    if needs_plan:
+        raise InputError.of(commands.LAUNCH_DRY, "--dry-run", seen, "capture", command=words)
+    print_notes(spec.notes)
+    click.echo(
+        f"{words} would run on {spec.cluster.nodes[0].name}, and Aboard would start the ranks once it calls its"
+        f" launcher.\nTo see the plan, add --capture: the lines before the launcher are really run."
+    )
+    return 0
+
+
+def _format_for_launcher(plan: Plan, other: str) -> str:
+    if other == "torchrun":
+        return format_torchrun(build_plan_export(plan))
+    files = format_deepspeed(build_plan_export(plan))
+    texts = {"hostfile": files.hostfile, ".deepspeed_env": files.deepspeed_env, SETUP_FILE: files.setup}
+    heredocs = "".join(f"cat > {name} <<'END'\n{text}END\n" for name, text in texts.items() if text)
+    first, _, rest = files.command.partition("\n")
+    return f"{first}\n{heredocs}{rest}"
+
+
+def show_trial(spec: LaunchSpec) -> int:
+    """Returns 0 if every group passed, 1 if one failed, 2 if the preflight check already failed."""
+    asyncio.run(_send_files(spec))
+    if spec.script is not None:
+        captured, _known = _capture_launch(spec)
+        if isinstance(captured, LaunchResult):
+            return _print_refusal(captured)
+        spec = captured
+    run = LaunchSession(spec).run
+    console = Console(highlight=False)
+    report, results = asyncio.run(run_trial(spec, run, partial(_print_group, console)))
+    if results is None:
+        print_findings(console, [finding for finding in report.findings if finding.severity > Severity.INFO])
+        return EXIT_BLOCKED
+    trial_verdict = build_trial_finding(results)
+    if trial_verdict is not None:
+        print_findings(console, [trial_verdict])
+        return EXIT_FAILED
+    click.echo(f"every node passed, alone and together; only the record {run.path} is left")
+    return 0
+
+
+def _print_group(console: Console, group_result: TrialResult) -> None:
+    mark = FINE if group_result.passed else SEVERITY_MARKS[Severity.BLOCK]
+    who = "+".join(group_result.group) if len(group_result.group) <= 2 else f"all {len(group_result.group)}"  # noqa: PLR2004 - a pair
+    console.print(f"[{mark.style}]{mark.sign}[/] {who:24} {group_result.seconds:5.1f} s  ", end="")
+    console.print(group_result.outcome, markup=False)

@@ -1,0 +1,64 @@
+"""Continues a training that Slurm ended: the same script as a further job, which resumes from the checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from aboard.commands.launch.slurm.job_conductor import CONTINUED, JobWatch
+from aboard.commands.launch.slurm.submit_job import submit_script, write_batch_script
+from aboard.core.slurm.job_ending import EndingCause
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import AboardError
+from aboard.record.run_directory import RunDirectory
+from aboard.record.slurm_job import SlurmJob, write_slurm_job
+from aboard.transport.slurm.slurm_commands import run_slurm_command
+
+# Those of the job that ends: sbatch sets them anew.
+_JOB_VARIABLES = ("SLURM", "SRUN_", "SBATCH_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+async def continue_training(
+    watch: JobWatch, run: RunDirectory, environ: Mapping[str, str], *, limit: int, saved: int | None
+) -> str:
+    """Submits the next job if Slurm ended this one and there was progress; returns what it did, or why it did not.
+
+    `saved` is the step of the newest checkpoint; "" says that there is nothing to do.
+    """
+    job, ending = watch.job, watch.ending
+    if limit and ending is not None and ending.cause is EndingCause.UNKNOWN:
+        return f"not submitted again: Slurm did not say why it ends job {job.id}"
+    if not limit or ending is None or ending.cause not in (EndingCause.TIME_LIMIT, EndingCause.PREEMPTED):
+        return ""
+    if saved is None or saved <= (job.saved_step or 0):
+        since = f" after step {job.saved_step:,}" if job.saved_step else ""
+        return f"not submitted again: job {job.id} saved no checkpoint{since}"
+    if job.attempt > limit:
+        return f"not submitted again: {format_count(limit, 'further job')} did not complete the training"
+    env = {name: value for name, value in environ.items() if not name.startswith(_JOB_VARIABLES)}
+    env[CONTINUED] = f"{run.id} {job.attempt + 1} {saved}"
+    try:
+        script = _find_script(job) or await _fetch_script(job, run)
+        number = await submit_script(script, env, [f"--dependency=afterany:{job.id}"])
+    except (AboardError, OSError) as error:
+        return f"not submitted again: {error.seen if isinstance(error, AboardError) else error.strerror}"
+    write_slurm_job(run, SlurmJob(id=number, attempt=job.attempt + 1, script=str(script), saved_step=saved))
+    return f"job {number} continues from step {saved:,} when job {job.id} has ended"
+
+
+async def requeue_job(watch: JobWatch) -> None:
+    """Requeues a job that Slurm would have requeued, had its conductor not stopped at the first notice.
+
+    Slurm ends this process for it.
+    """
+    if watch.ending is not None and watch.ending.cause is EndingCause.REQUEUED and watch.ending.is_notice:
+        await run_slurm_command(["scontrol", "requeue", str(watch.job.id)])
+
+
+def _find_script(job: SlurmJob) -> Path | None:
+    script = Path(job.script)
+    return script if job.script and script.is_file() else None
+
+
+async def _fetch_script(job: SlurmJob, run: RunDirectory) -> Path:
+    """Slurm's copy of the script: without a shared home, the batch host has no other."""
+    said = await run_slurm_command(["scontrol", "write", "batch_script", str(job.id), "-"])
+    return write_batch_script(run, said.stdout)

@@ -1,0 +1,118 @@
+"""Follows the jobs of a run from a login node, until the last one has ended."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from aboard.commands.launch.slurm.job_runs import find_newest_job
+from aboard.commands.launch.slurm.progress_relay import watch_forwarded_progress
+from aboard.commands.launch.slurm.watch_job import JobOutput, watch_job
+from aboard.core.run.run_progress import RunProgress
+from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, JobStatus
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.core.text.shell_quoting import quote_typed_words
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.slurm import submission
+from aboard.lazy_dataclass import dataclass
+from aboard.record.run_directory import RunDirectory
+from aboard.record.slurm_job import SlurmJob, read_slurm_job
+
+# What bash returns for a program that it can't start, and the script for a directory that is missing.
+_START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
+
+
+class JobViewer(Protocol):
+    """Shows a job's state and its output, and on a terminal the run's progress."""
+
+    @property
+    def shows_progress(self) -> bool: ...
+
+    def show(self, status: JobStatus) -> None: ...
+
+    def update(self, progress: RunProgress) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowedJob:
+    """The last known state of a job, None if Slurm never reported it, and the end of its output."""
+
+    id: int
+    status: JobStatus | None
+    last_output: bytes = b""
+
+    @property
+    def exit_code(self) -> int:
+        """The script's exit code; 1 for a job that Slurm ended, or whose end is unknown."""
+        if self.status is not None and self.status.state == "COMPLETED":
+            return 0
+        return (self.status and self.status.exit_code) or 1
+
+
+async def follow_run(run: RunDirectory, job: SlurmJob, viewer: JobViewer) -> FollowedJob:
+    """Follows a job, and each further job that continues the same run."""
+    while True:
+        followed = await follow_job(run.id, job.id, viewer)
+        newest = await find_newest_job(run, read_slurm_job(run) or job)
+        if newest.id <= job.id:
+            return followed
+        job = newest
+
+
+def refuse_failed_start(followed: FollowedJob, settings: SlurmSettings) -> None:
+    """Explains a script that ended before Aboard started: the node lacks its directory or its Python."""
+    mark = _START_FAILURES.get(followed.exit_code)
+    if followed.exit_code != NO_OUTPUT_CODE and (mark is None or mark not in followed.last_output):
+        return
+    partition = [] if settings.partition is None else [f"--partition={settings.partition}"]
+    srun = quote_typed_words(["srun", *partition])
+    seen = f"job {followed.id} ended before Aboard started"
+    raise AboardError(submission.SCRIPT_START, seen, srun=srun, directory=Path.cwd(), python=sys.executable)
+
+
+async def follow_job(run: str, job: int, viewer: JobViewer) -> FollowedJob:
+    """Shows the job's state, its output and the run's progress until the job has ended."""
+    output = JobOutput(on_bytes=viewer.write)
+    wake = asyncio.Event()
+    streaming: asyncio.Task[None] | None = None
+    last: JobStatus | None = None
+    try:
+        async for status in watch_job(job, wake):
+            viewer.show(status)
+            last = status
+            if streaming is not None and streaming.done():
+                # The steps ended: with the job, or because srun can't reach the node. The next poll tries again.
+                streaming = None
+                output.read_rest(status)
+            elif streaming is None and status.phase is JobPhase.RUNNING and status.batch_host:
+                streaming = asyncio.create_task(_stream(output, run, status, viewer))
+                streaming.add_done_callback(lambda _task: wake.set())
+    finally:
+        await _cancel_task(streaming)
+    if last is not None:
+        output.read_rest(last)
+    return FollowedJob(id=job, status=last, last_output=output.last)
+
+
+async def _stream(output: JobOutput, run: str, status: JobStatus, viewer: JobViewer) -> None:
+    """Delivers the output, and beside it the progress, to a viewer that shows it."""
+    progress = asyncio.create_task(_relay_progress(run, status, viewer)) if viewer.shows_progress else None
+    try:
+        await output.stream(status)
+    finally:
+        await _cancel_task(progress)
+
+
+async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _relay_progress(run: str, status: JobStatus, viewer: JobViewer) -> None:
+    async for progress in watch_forwarded_progress(status, run):
+        viewer.update(progress)

@@ -1,0 +1,1 @@
+"""Views of a run: plan, table of ranks, summary."""

@@ -1,0 +1,1 @@
+"""`aboard status`, `logs`, `stop` and `bundle`: the runs of this user, by their records."""

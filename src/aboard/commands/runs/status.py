@@ -1,0 +1,204 @@
+"""`aboard status`: summarizes the user's runs from their records."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, replace
+from datetime import datetime
+from pathlib import Path
+from time import time
+from typing import Any
+
+from aboard.commands.launch.slurm.job_runs import JobRun
+from aboard.commands.train.checkpoints.local_checkpoints import list_checkpoints
+from aboard.core.exit_codes import EXIT_INTERRUPTED
+from aboard.core.run.events import Measurement
+from aboard.core.run.run_state import GenerationEnd, Run
+from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
+from aboard.diagnoses import Finding, Shell, format_shell
+from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import read_events
+from aboard.record.json_documents import read_document, read_findings, read_training
+from aboard.record.measurement_log import read_measurements
+from aboard.record.run_directory import RunDirectory, RunState
+from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_conductor
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One run: `state` is running, finished, failed, stopped, refused, blocked or lost.
+
+    Of a job it may also be pending, ended or unknown; one that is refused was, by preflight. `note` is why it was
+    stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
+    """
+
+    id: str
+    state: str
+    began: float
+    world: int | None
+    step: int | None
+    findings: tuple[Finding, ...]
+    note: str = ""
+    generation: int = 1
+    # The seconds of each class of its ledger, and the share of them that its steps needed, if that is known.
+    spent: Mapping[str, float] = field(default_factory=dict)
+    goodput: float | None = None
+    # How its attempts ended that failed, if there was more than one.
+    attempts: tuple[GenerationEnd, ...] = ()
+
+
+def list_summaries(runs: Iterable[RunDirectory], jobs: Mapping[str, JobRun]) -> Iterator[RunSummary]:
+    """In the same order; `jobs` has what Slurm says about some of them."""
+    for run in runs:
+        yield summarize_job_run(jobs[run.id]) if run.id in jobs else summarize_run(run)
+
+
+def summarize_job_run(job_run: JobRun) -> RunSummary:
+    """A run in a Slurm job: Slurm knows its state before its conductor starts, and if this machine has no record."""
+    summary, status = summarize_run(job_run.run), job_run.status
+    if status is None:
+        state = "unknown" if job_run.is_silent else "ended"
+        if job_run.is_recorded and summary.state != "lost":
+            return summary
+        return replace(
+            summary, state=summary.state if job_run.is_recorded else state, note=_describe_forgotten(job_run)
+        )
+    note = f"job {status.id} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
+    if status.phase is JobPhase.PENDING:
+        return replace(summary, state="pending", note=note, findings=())
+    if status.phase is JobPhase.ENDED:
+        state = summary.state if job_run.is_recorded else _translate_end(status)
+        # To Slurm, a conductor that was told to stop has failed.
+        stopped = status.exit_code == EXIT_INTERRUPTED
+        ended = summary.note or f"job {status.id} has ended"
+        return replace(summary, state=state, note=ended if stopped else note)
+    return replace(summary, state="running", note=note, findings=())
+
+
+def summarize_run(run: RunDirectory) -> RunSummary:
+    folded = Run.replay(run.id, read_events(run.events))
+    plan = read_document(run.plan)
+    plan = plan if isinstance(plan, dict) else {}
+    world = plan.get("world")
+    state, step = _describe_state(run, folded), _find_last_step(run, folded)
+    lost = state == "lost"
+    findings = (_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings))
+    note = folded.stopping if state == "stopped" else next(iter(folded.notices.values()), "")
+    if state == "blocked" and findings:
+        state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
+    elif state == "blocked":
+        note = note or "its command was refused before ranks started, and printed why"
+    # A conductor that was killed has not recorded the end.
+    until = max([folded.ledger.since, *(sample.at for sample in folded.samples.values())])
+    return RunSummary(
+        id=run.id,
+        state=state,
+        began=run.began,
+        world=world if isinstance(world, int) else None,
+        step=step,
+        findings=findings,
+        note=note,
+        generation=folded.generation.number,
+        spent=folded.ledger.measure(until),
+        goodput=folded.ledger.compute_goodput(step, until),
+        attempts=tuple(folded.recoveries) if folded.generation.number > 1 else (),
+    )
+
+
+def _translate_end(status: JobStatus) -> str:
+    """How a run ended whose record is elsewhere, by the state of its job; the conductor's exit code is the job's."""
+    if status.state == "CANCELLED" or status.exit_code == EXIT_INTERRUPTED:
+        return "stopped"
+    return "finished" if status.state == "COMPLETED" else "failed"
+
+
+def _describe_forgotten(job_run: JobRun) -> str:
+    if job_run.is_silent:
+        return f"Slurm does not reply about job {job_run.job.id}"
+    place = f"; its record is on {job_run.batch_host}" if job_run.batch_host else ""
+    return f"Slurm no longer knows job {job_run.job.id}, nor how it ended{place}"
+
+
+def _describe_state(run: RunDirectory, folded: Run) -> str:
+    if run.state is RunState.RUNNING:
+        return "running"
+    if folded.finished is not None:
+        if folded.stopping:
+            return "stopped"
+        return "finished" if folded.finished.get("code") == 0 else "failed"
+    # The conductor vanished without recording an end; the leases have stopped its ranks.
+    return "lost" if run.state is RunState.LOST else "blocked"
+
+
+def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:
+    """Explains a run whose conductor was killed, from its record and the checkpoints on this machine."""
+    retry, lease = _find_retry(run, plan), plan.get("lease")
+    remains = LostConductor(
+        pid=str(read_document(run.pid) or "unknown"),
+        at=max([retry.at, *(event.at for event in read_events(run.events))]) or run.began,
+        lease=lease if isinstance(lease, int | float) else None,
+        command=retry.command,
+        step=step,
+        training=retry.training,
+        saved=retry.saved,
+    )
+    return explain_lost_conductor(folded, remains, now=time())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Retry:
+    """The command that starts a run again; `saved` is the step of a training's last checkpoint.
+
+    `at` is the time of the last measurement.
+    """
+
+    command: Shell | None
+    training: bool
+    saved: int | None
+    at: float
+
+
+def find_resume_command(run: RunDirectory) -> str:
+    """The command that continues a training that did not finish, and from which step; "" for any other run."""
+    plan = read_document(run.plan)
+    retry = _find_retry(run, plan if isinstance(plan, dict) else {})
+    if not retry.training or retry.command is None:
+        return ""
+    saved = "starts over: no checkpoint is complete" if retry.saved is None else f"continues from step {retry.saved:,}"
+    return f"{retry.command}    # {saved}"
+
+
+def _find_retry(run: RunDirectory, plan: Mapping[str, Any]) -> _Retry:
+    at, saved = 0.0, 0
+    for sample in read_measurements(run.samples):
+        at = max(at, sample.at)
+        for measured in sample.figures.get("children", {}).values():
+            saved = int(measured.get("metrics", {}).get("saved") or saved)
+    command, cwd = plan.get("command"), plan.get("cwd")
+    training = read_training(plan)
+    if training is not None:
+        here = list_checkpoints(Path(training["output_dir"]).expanduser())
+        saved = max([saved, *(number for number, _attempt, _path in here)])
+        resumes = training.get("resume") == "auto"
+        command = command if resumes or command is None else f"{command} --set train.resume=auto"
+    return _Retry(
+        command=_format_retry(str(cwd), command) if command else None,
+        training=training is not None,
+        saved=saved or None,
+        at=at,
+    )
+
+
+def _format_retry(folder: str, command: str) -> Shell:
+    """The retry command; `command` is already quoted in the record."""
+    return format_shell("cd {folder} && {command:shell}", folder=folder, command=Shell(command))
+
+
+def _find_last_step(run: RunDirectory, folded: Run) -> int | None:
+    """The step that every rank has reached, as the run itself shows it."""
+    if folded.finished is not None and isinstance(folded.finished.get("step"), int):
+        return int(folded.finished["step"])
+    now = (sample for sample in read_measurements(run.samples) if sample.at >= folded.generation.at)
+    for sample in now:
+        for child, measured in sample.figures.get("children", {}).items():
+            metrics = measured.get("metrics", {})
+            folded.take(Measurement(node=sample.node, at=sample.at, child=child, values=measured, metrics=metrics))
+    return folded.step

@@ -1,0 +1,110 @@
+"""`aboard status`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from time import sleep, time
+
+import click
+from rich.console import Console
+
+from aboard.commands.launch.conduct.control_socket import ask_progress, watch_progress
+from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs, forward_to_batch_host
+from aboard.commands.launch.view.live_view import LaunchLiveView
+from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
+from aboard.commands.launch.view.roster_view import RosterView
+from aboard.commands.launch.view.run_cost import format_cost
+from aboard.commands.runs.run_list import RunListEntry, RunListView, format_run_lines
+from aboard.commands.runs.status import RunSummary, list_summaries, summarize_job_run, summarize_run
+from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.printed_output import print_findings, print_report
+from aboard.core.run.run_progress import RunProgress, describe_attempt
+from aboard.core.run.run_state import GenerationEnd
+from aboard.record.run_directory import RunDirectory
+from aboard.record.runs import Runs
+
+MAX_RUNS = 20
+POLL_SECONDS = 0.2
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--live", is_flag=True, help="Follow until the run ends; Ctrl-C stops only the view.")
+@click.option("-a", "--all", "every", is_flag=True, help=f"List all runs, not only the newest {MAX_RUNS}.")
+@click.option("--json", "as_json", is_flag=True, help="With RUN: print its progress, goodput and ledger as JSON.")
+def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
+    """List your runs, newest first, or show the progress of one.
+
+    RUN is a run's name or a prefix of it. With --live, the default is the latest run.
+    """
+    runs = Runs.of(os.environ)
+    console = Console(highlight=False)
+    if as_json and (run is None or live):
+        raise click.UsageError("--json needs RUN, and shows it once")
+    if run is None and not live:
+        shown = runs.all() if every else runs.all()[:MAX_RUNS]
+        lines = [_build_run_line(each) for each in list_summaries(shown, find_slurm_runs(shown))]
+        print_report(console, RunListView(lines), format_run_lines(lines))
+        return
+    run_directory = runs.find(run)
+    where = forward_to_batch_host(run_directory, run, must_be_here=False)
+    # During the preflight check, the conductor does not serve requests yet.
+    while live and run_directory.live and not run_directory.socket.exists():
+        sleep(POLL_SECONDS)
+    if as_json:
+        click.echo(dump_json(_build_json(run_directory)))
+    elif run_directory.live and run_directory.socket.exists():
+        asyncio.run(_follow_progress(run_directory, console) if live else _show_progress(run_directory, console))
+    else:
+        run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
+        console.print(RunListView([_build_run_line(run_summary)]), crop=False)
+        _print_attempts(run_summary.attempts)
+        label, cost = format_cost(run_summary.spent, run_summary.goodput, restarts=max(0, run_summary.generation - 1))
+        if cost:
+            click.echo(f"{label} {cost}")
+        print_findings(console, run_summary.findings)
+
+
+def _build_json(run: RunDirectory) -> RunProgress | RunSummary:
+    """The live progress, or the summary of a record: `generation`, `step`, `spent` and `goodput` are in both."""
+    return asyncio.run(ask_progress(run)) if run.live and run.socket.exists() else summarize_run(run)
+
+
+def _print_attempts(attempts: Sequence[GenerationEnd]) -> None:
+    for attempt in attempts:
+        click.echo(describe_attempt(attempt))
+
+
+async def _show_progress(run: RunDirectory, console: Console) -> None:
+    progress = await ask_progress(run)
+    console.print(RosterView(progress), crop=False)
+    _print_attempts(progress.attempts)
+
+
+async def _follow_progress(run: RunDirectory, console: Console) -> None:
+    if not console.is_terminal:
+        plain = PlainLaunchWriter(click.echo)
+        async for progress in watch_progress(run):
+            plain.update(progress)
+            sys.stdout.flush()
+        return
+    view = LaunchLiveView(console)
+    try:
+        async for progress in watch_progress(run):
+            view.update(progress)
+    finally:
+        view.close()
+
+
+def _build_run_line(run_summary: RunSummary) -> RunListEntry:
+    # Slurm knows why it killed a conductor, and preflight has often several reasons.
+    explained = run_summary.findings and not (run_summary.state in ("lost", "refused") and run_summary.note)
+    return RunListEntry(
+        id=run_summary.id,
+        state=run_summary.state,
+        age=time() - run_summary.began,
+        world=run_summary.world,
+        step=run_summary.step,
+        verdict=run_summary.findings[0].seen if explained else run_summary.note,
+    )

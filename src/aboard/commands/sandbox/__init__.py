@@ -1,0 +1,1 @@
+"""`aboard sandbox`: a practice cluster, and faults for its hosts."""

@@ -1,0 +1,1 @@
+"""What several commands use: findings, tables, progress, JSON, arguments that name nodes."""

@@ -1,0 +1,111 @@
+"""JSON output for scripts, with stable keys."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from aboard.checks.host import subject as host
+from aboard.commands.shared.subject_results import SubjectResult
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted, escape_lines
+
+# Also beside `facts`, for compatibility; null means unknown.
+BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
+# Characters of an untrusted text.
+_LONGEST_TEXT = 4096
+
+
+def format_check_json(
+    facts: Facts, outcomes: Iterable[SubjectResult], findings: Iterable[Finding], seconds: float
+) -> str:
+    """Everything a check found: facts by node, results of multi-node probes, subjects and findings."""
+    basics = {probe.name: facts.of(probe) for probe in BASICS}
+    return dump_json(
+        {
+            "source": facts.cluster.source,
+            "seconds": round(seconds, 3),
+            "nodes": [_describe_node(facts, node, basics) for node in facts.cluster],
+            "exercises": facts.outcomes,
+            "subjects": {
+                each.subject.name: {
+                    "status": each.status.value,
+                    "reason": each.reason,
+                    "not_tested": dict(each.untested),
+                }
+                for each in outcomes
+            },
+            "findings": list(findings),
+        }
+    )
+
+
+def dump_json(value: Any) -> str:
+    """The text that `--json` prints, for any value that `to_plain_value` accepts."""
+    return json.dumps(to_plain_value(value), indent=2, ensure_ascii=False)
+
+
+def to_plain_value(value: Any) -> Any:
+    """Converts any fact to plain JSON values; an unknown has its reason, and NaN or infinity becomes null.
+
+    Texts have no terminal control characters, except for line ends in our own texts, such as a fix.
+    """
+    plain: Any
+    match value:
+        case Enum():
+            plain = value.word if isinstance(value, Severity) else to_plain_value(value.value)
+        case str() | Untrusted():
+            plain = value.visible(_LONGEST_TEXT) if isinstance(value, Untrusted) else escape_lines(value)
+        case None | int():
+            plain = value
+        case float():
+            plain = value if math.isfinite(value) else None
+        case Unknown(why=why):
+            plain = {"unknown": why}
+        case Mapping():
+            plain = {_format_key(key): to_plain_value(each) for key, each in value.items()}
+        case AbstractSet():
+            plain = sorted((to_plain_value(each) for each in value), key=str)
+        case Iterable():
+            plain = [to_plain_value(each) for each in value]
+        case _ if is_dataclass(value):
+            plain = {name: to_plain_value(each) for name, each in _list_fields(value)}
+        case _:
+            plain = str(value)
+    return plain
+
+
+def _list_fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a value; a diagnosis is reduced to its code."""
+    for field in fields(value):
+        member = getattr(value, field.name)
+        yield ("code", member.code) if isinstance(member, Diagnosis) else (field.name, member)
+
+
+def describe_interpreter(node: Node) -> dict[str, str] | None:
+    """The Python of a node's ranks and why it was chosen; null if none was."""
+    chosen = node.interpreter
+    return None if chosen is None else {"path": chosen.path, "origin": chosen.origin.value}
+
+
+def _format_key(key: Any) -> str:
+    """A tuple, such as a pair of nodes, becomes its parts separated by a space, which no name contains."""
+    return " ".join(map(_format_key, key)) if isinstance(key, tuple) else str(to_plain_value(key))
+
+
+def _describe_node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    contact = facts.contacts[node.name]
+    return {
+        "name": node.name,
+        "reached": isinstance(contact, ReachedNode),
+        **to_plain_value(contact),
+        "interpreter": describe_interpreter(node),
+        **{name: values.get(node.name) for name, values in basics.items()},
+        "facts": {probe: by_node[node.name] for probe, by_node in facts.answers.items() if node.name in by_node},
+    }

@@ -1,0 +1,158 @@
+"""The progress of `aboard sync --env`, one line per node, and its result."""
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.progress_bar import TransientView, render_bar
+from aboard.commands.shared.setup_report import SetupReport
+from aboard.commands.sync.sync_view import BAR_CELLS, MOST_LINES, PLAIN_SECONDS, NodeRates
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import escape_text
+
+_HEAD = "this machine"
+_PHASES = {
+    "packing": "packing wheels",
+    "checking": "comparing packages",
+    "sending": "sending wheels",
+    "installing": "installing packages",
+    "waiting": "waiting for another node on the same disk",
+}
+
+
+class EnvironmentProgressView(TransientView):
+    """A live line for this machine while it packs, and for each node that is still busy."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._rates = NodeRates()
+        self._lines: dict[str, tuple[EnvironmentProgress, str]] = {}
+
+    def update(self, progress: EnvironmentProgress) -> None:
+        self._lines[progress.node] = (progress, describe_progress(progress, self._rates))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        busy = [line for line in self._lines.values() if not _is_done(line[0])]
+        wide = max((len(each.node or _HEAD) for each, _ in busy), default=0)
+        for each, text in busy[:MOST_LINES]:
+            line = Text(f"{each.node or _HEAD:<{wide}}  ", no_wrap=True, overflow="ellipsis")
+            if each.total:
+                line.append(render_bar(each.done / each.total, BAR_CELLS)).append("  ")
+            yield line.append(text, style="dim")
+        if len(busy) > MOST_LINES:
+            yield Text(f"{format_count(len(busy) - MOST_LINES, 'more node')}", style="dim")
+
+
+class PlainEnvironmentProgress:
+    """A line per node every few seconds, for a pipe or a file."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._rates = NodeRates(clock)
+        self._next: dict[str, float] = {}
+
+    def update(self, progress: EnvironmentProgress) -> None:
+        now, text = self._clock(), describe_progress(progress, self._rates)
+        if progress.total and now >= self._next.setdefault(progress.node, now + PLAIN_SECONDS):
+            self._next[progress.node] = now + PLAIN_SECONDS
+            self._write(f"{progress.phase} {progress.node or _HEAD} {text}")
+
+
+def describe_progress(progress: EnvironmentProgress, rates: NodeRates) -> str:
+    """The phase, and how much of it is done; with the rate and the time left while bytes are sent."""
+    what = _PHASES.get(progress.phase, progress.phase)
+    if not progress.total:
+        return what
+    if progress.phase == "sending":
+        return f"{what}: {rates.describe(progress)}"
+    return f"{what}: {progress.done} of {progress.total}"
+
+
+def describe_environment(result: EnvironmentSyncResult) -> SetupReport:
+    """The result for a terminal or a pipe."""
+    return SetupReport(
+        steps=list(_list_node_lines(result)),
+        remarks=list(_list_remarks(result)),
+        findings=list_environment_findings(result),
+        conclusion=_format_conclusion(result),
+        seconds=result.seconds,
+    )
+
+
+def format_environment_json(result: EnvironmentSyncResult) -> str:
+    return dump_json(
+        {
+            "seconds": round(result.seconds, 3),
+            "prefix": result.prefix,
+            "packages": result.packages,
+            "editable": result.projects,
+            "not_copied": result.loose,
+            "nodes": {
+                name: {
+                    "action": node.action,
+                    "installed": node.installed,
+                    "removed": node.removed,
+                    "sent_bytes": node.sent,
+                    "same_disk_as": node.same_disk_as,
+                    "seconds": round(node.seconds, 3),
+                }
+                for name, node in result.nodes.items()
+            },
+            "findings": list_environment_findings(result),
+        }
+    )
+
+
+def list_environment_findings(result: EnvironmentSyncResult) -> list[Finding]:
+    """Each node that failed, and packages of base interpreters that differ."""
+    failed = [
+        error.diagnosis.finding(nodes=(name,), seen=error.seen, fix=error.fix, severity=Severity.BLOCK)
+        for name, error in result.failures.items()
+    ]
+    return failed + [finding for node in result.nodes.values() for finding in node.findings]
+
+
+def _list_node_lines(result: EnvironmentSyncResult) -> Iterator[str]:
+    """Nodes with the same outcome share a line."""
+    groups: dict[str, list[str]] = {}
+    for name, node in result.nodes.items():
+        groups.setdefault(_describe_node(node, dry=result.dry), []).append(name)
+    for text, names in groups.items():
+        yield f"{fold_names(names)}: {text}"
+
+
+def _describe_node(node: NodeEnvironmentResult, *, dry: bool) -> str:
+    if node.action == "unchanged":
+        return "unchanged"
+    if node.same_disk_as is not None:
+        return f"on the disk of {node.same_disk_as or _HEAD}"
+    verb = {"created": "would be created" if dry else "created", "updated": "would be updated" if dry else "updated"}
+    counts = ((len(node.installed), "installed"), (len(node.removed), "removed"))
+    return ", ".join([verb[node.action], *(f"{format_count(n, 'package')} {what}" for n, what in counts if n)])
+
+
+def _list_remarks(result: EnvironmentSyncResult) -> Iterator[str]:
+    for project in result.projects:
+        yield f"{escape_text(project, 300)} is installed as editable here; nodes get a copy of its current files"
+    if result.loose:
+        yield f"not copied, since no package lists them: {', '.join(map(escape_text, result.loose))}"
+
+
+def _format_conclusion(result: EnvironmentSyncResult) -> str:
+    count = len(result.nodes) + len(result.failures)
+    have = "would have" if result.dry else "have"
+    return (
+        f"{len(result.nodes)} of {format_count(count, 'node')} {have} {escape_text(result.prefix, 300)} with"
+        f" {format_count(result.packages, 'package')}"
+    )
+
+
+def _is_done(progress: EnvironmentProgress) -> bool:
+    return progress.phase == "done" or (progress.phase == "packing" and progress.done == progress.total)

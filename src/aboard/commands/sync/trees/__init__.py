@@ -1,0 +1,1 @@
+"""Directories compared and copied: what differs between here and the nodes."""

@@ -1,0 +1,1 @@
+"""Checkpoints on the nodes: which there are, gathered, shared and resumed from."""

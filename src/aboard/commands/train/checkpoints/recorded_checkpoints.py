@@ -1,0 +1,109 @@
+"""What the records of a training's runs say about its checkpoints: the nodes, and where each part was last."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from typing import Annotated
+
+from aboard.commands.why.recorded_run import parse_recorded_plan
+from aboard.core.cluster.node import Node
+from aboard.core.decoding import Matching, MaxLength, try_decode
+from aboard.core.plan.plan import Plan
+from aboard.core.run.events import Event
+from aboard.core.slurm.allocation import SlurmAllocation
+from aboard.core.slurm.job_nodes import reassign_recorded_nodes
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import read_events
+from aboard.record.json_documents import read_document, read_training
+from aboard.record.run_directory import RunDirectory
+from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
+
+# Of one directory: older runs have hardly a part that is still needed.
+MOST_RUNS = 20
+SAVED = "saved"
+_CHECKPOINT = r"\Astep-\d{6,20}(?:-\d{1,6})?\Z"
+_FileNames = Annotated[tuple[Annotated[str, Matching(r"[\w.-]{1,100}")], ...], MaxLength(500)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCheckpoint:
+    """A checkpoint by name; `nodes` has the nodes that got each file, the one whose rank wrote it first."""
+
+    name: str
+    serial: int
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedTraining:
+    """The runs that saved into one directory, the newest first; `checkpoints` by name."""
+
+    plans: tuple[Plan, ...]
+    checkpoints: dict[str, RecordedCheckpoint]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of these runs, each as it was reached last."""
+        nodes = {part.node.name: part.node for plan in reversed(self.plans) for part in plan.parts}
+        return tuple(nodes.values())
+
+    @property
+    def newest(self) -> RecordedCheckpoint | None:
+        return max(self.checkpoints.values(), key=lambda each: each.serial, default=None)
+
+    def find_node(self, name: str, marker: CommitMarker, file: CheckpointFile) -> str:
+        """The node on which a file was last: by the events, by the rank that wrote it, or by the marker's host name."""
+        recorded = self.checkpoints.get(name)
+        if recorded is not None and file.name in recorded.nodes:
+            return recorded.nodes[file.name][0]
+        for plan in self.plans:
+            ranks = [node for node, _start in plan.starts()]
+            if len(ranks) == marker.world:
+                return ranks[file.rank]
+        return file.node
+
+
+def read_recorded_training(
+    runs: Iterable[RunDirectory], output_dir: str, allocation: SlurmAllocation | None
+) -> RecordedTraining:
+    """Reads the newest of these runs that saved into the directory, as it is spelled in their plans.
+
+    `job` is the Slurm job that this process runs in: nodes of an earlier job may not belong to it.
+    """
+    plans: list[Plan] = []
+    checkpoints: dict[str, RecordedCheckpoint] = {}
+    for run in runs:
+        document = read_document(run.plan)
+        training = read_training(document)
+        if training is None or training["output_dir"] != output_dir or len(plans) == MOST_RUNS:
+            continue
+        plan = parse_recorded_plan(document, run.id)
+        if plan is not None:
+            plans.append(_reassign_nodes(plan, allocation))
+        for name, found in collect_saved_parts(read_events(run.events)).items():
+            checkpoints.setdefault(name, found)
+    return RecordedTraining(plans=tuple(plans), checkpoints=checkpoints)
+
+
+def _reassign_nodes(plan: Plan, allocation: SlurmAllocation | None) -> Plan:
+    nodes = reassign_recorded_nodes([part.node for part in plan.parts], allocation)
+    return replace(plan, parts=tuple(replace(part, node=node) for part, node in zip(plan.parts, nodes, strict=True)))
+
+
+def collect_saved_parts(events: Iterable[Event]) -> dict[str, RecordedCheckpoint]:
+    """The checkpoints that ranks saved or resumed from, by name; of a name that was used again, the last."""
+    found: dict[str, tuple[int, dict[str, tuple[str, ...]]]] = {}
+    for event in events:
+        name, serial = event.data.get("checkpoint"), event.data.get("serial")
+        files = try_decode(_FileNames, event.data.get("files"))
+        match = name.match(_CHECKPOINT) if isinstance(name, Untrusted) else None
+        if event.kind != SAVED or match is None or not isinstance(serial, int) or files is None:
+            continue
+        if match[0] not in found or found[match[0]][0] != serial:
+            found[match[0]] = (serial, {})
+        nodes = found[match[0]][1]
+        for file in files:
+            earlier = tuple(node for node in nodes.get(file, ()) if node != event.node)
+            # Of copies, the newest is last; a rank's own report is about the node that it wrote to, or resumed on.
+            nodes[file] = (*earlier, event.node) if event.data.get("copied") else (event.node, *earlier)
+    return {name: RecordedCheckpoint(name=name, serial=serial, nodes=nodes) for name, (serial, nodes) in found.items()}

@@ -1,0 +1,209 @@
+"""`aboard why`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import time
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from aboard import __version__
+from aboard.commands.launch.conduct.control_socket import ask_why
+from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
+from aboard.commands.runs.status import find_resume_command, summarize_run
+from aboard.commands.shared.copyable_commands import CopyableCommands
+from aboard.commands.shared.findings_view import FindingsView
+from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.number_format import format_count
+from aboard.commands.shared.progress_bar import ReadingView
+from aboard.commands.why.bundle_replay import replay_bundle
+from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
+from aboard.commands.why.diagnosis_view import CodeListView, DiagnosisView
+from aboard.commands.why.external_jobs_command import print_nodes_verdict, print_pids_verdict
+from aboard.commands.why.judge_finished_run import find_default_run, judge_finished_run
+from aboard.commands.why.log_files import LogExplanation, diagnose_logs
+from aboard.commands.why.verdict_view import ReplayView, VerdictView
+from aboard.core.exit_codes import choose_exit_code
+from aboard.core.run.run_progress import describe_attempt
+from aboard.core.slurm.job_state import JobStatus
+from aboard.core.text.durations import format_duration
+from aboard.core.text.input_text import find_nearest
+from aboard.diagnoses import AboardError, InputError, Problem, Severity
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.record.run_directory import RunDirectory
+from aboard.record.runs import Runs
+
+DIAGNOSES_BY_CODE = {
+    code: (subject, diagnosis)
+    for subject in ALL_SUBJECTS
+    for diagnosis in subject.diagnoses
+    for code in (diagnosis.code, *diagnosis.aliases)
+}
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[RUN|CODE]")
+@click.option("-v", "--verbose", is_flag=True, help="Also show what was ruled out and what could not be observed.")
+@click.option("--codes", is_flag=True, help="List all codes.")
+@click.option("--log", "logs", multiple=True, metavar="FILE…", help="Diagnose logs from any launcher; - reads stdin.")
+@click.option("--bundle", metavar="FILE", help="Diagnose a run packed by `aboard bundle`.")
+@click.option("--nodes", multiple=True, metavar="NODES…", help="Diagnose a job on these nodes, whatever launched it.")
+@click.option(
+    "--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes on this machine, whatever launched them."
+)
+@click.option("--json", "as_json", is_flag=True, help="With --log, --nodes or --pid: print JSON.")
+def why(
+    words: tuple[str, ...],
+    verbose: bool,
+    codes: bool,
+    logs: tuple[str, ...],
+    bundle: str | None,
+    nodes: tuple[str, ...],
+    pids: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Explain why a RUN is stuck, slow or dead: which node or rank, why, and the command that fixes it.
+
+    For an active run, Aboard queries the nodes now. A finished run is diagnosed again from its record, which has the
+    last snapshots of the nodes; if the verdict differs from the recorded one, both are shown. The default is the
+    newest run that has failed since you last asked, or else the newest active run, or else the newest run. With the
+    CODE of a finding, Aboard explains that code.
+
+    --bundle diagnoses someone else's record in the same way.
+
+    --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, or a kernel log. Exit code: 0 nothing
+    wrong was found; 2 a verdict; 3 the command is wrong.
+
+    --nodes and --pid diagnose a running job that torchrun, DeepSpeed, Accelerate, srun or a script started. --nodes
+    inspects those of your processes on NODES (same syntax as `aboard check`) that have RANK and WORLD_SIZE set; --pid
+    inspects the PIDs you pass. The processes are neither stopped nor signalled. To show stacks, Aboard needs py-spy on
+    the nodes: pip install py-spy. The exit codes are the same as with --log.
+    """
+    given = {"--log": logs, "--bundle": bundle is not None, "--nodes": nodes, "--pid": pids}
+    _refuse_combined_options([option for option, value in given.items() if value], words, as_json=as_json)
+    if logs:
+        print_log_explanation((*logs, *words), as_json=as_json)
+    if nodes:
+        print_nodes_verdict((*nodes, *words), as_json=as_json, verbose=verbose)
+    if pids:
+        print_pids_verdict((*pids, *words), as_json=as_json, verbose=verbose)
+    if bundle is not None:
+        print_bundle_verdict(bundle, verbose=verbose)
+    what = _get_single_word(words)
+    console = Console(highlight=False)
+    if codes:
+        console.print(CodeListView(ALL_SUBJECTS), crop=False)
+    elif what is not None and what in DIAGNOSES_BY_CODE:
+        console.print(DiagnosisView(*DIAGNOSES_BY_CODE[what]), crop=False)
+    else:
+        runs = Runs.of(os.environ)
+        run = find_default_run(runs) if what is None else _find_run(what)
+        where = forward_to_batch_host(run, what)
+        _print_run_verdict(console, run, where.status if where else None, verbose=verbose)
+        runs.note_question()
+        active = next((each.id for each in runs.all() if each.live), None) if what is None and not run.live else None
+        if active is not None:
+            click.secho(f"aboard why {active}    # the run that is active", dim=True)
+
+
+def _refuse_combined_options(given: Sequence[str], words: Sequence[str], *, as_json: bool) -> None:
+    """Refuses options that exclude each other."""
+    if len(given) > 1 or ("--bundle" in given and words):
+        seen = "--log, --bundle, --nodes and --pid cannot be combined"
+        fix = commands.WHY_OPTIONS.fix("alone")
+    elif as_json and (not given or "--bundle" in given):
+        seen = "--json works only with --log, --nodes or --pid"
+        fix = commands.WHY_OPTIONS.fix("json")
+    else:
+        return
+    raise InputError(commands.WHY_OPTIONS, [Problem(where="aboard why", seen=seen, fix=fix)])
+
+
+def _get_single_word(words: tuple[str, ...]) -> str | None:
+    if len(words) > 1:
+        seen = f"more than one run or code was given: {escape_text(' '.join(words))}"
+        fix = commands.WHY_WORDS.fix(word=words[0])
+        raise InputError(commands.WHY_WORDS, [Problem(where="aboard why", seen=seen, fix=fix)])
+    return words[0] if words else None
+
+
+def _find_run(what: str) -> RunDirectory:
+    try:
+        return Runs.of(os.environ).find(what)
+    except AboardError:
+        near = find_nearest(what, DIAGNOSES_BY_CODE)
+        fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
+        seen = f"there is no code or run '{escape_text(what)}'"
+        raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
+
+
+def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | None, *, verbose: bool) -> None:
+    for attempt in summarize_run(run).attempts:
+        click.echo(describe_attempt(attempt))
+    if run.live:
+        click.echo(f"{run.id} is running:")
+        console.print(VerdictView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)
+        return
+    judgement = judge_finished_run(run, job)
+    if not judgement.why.findings and not judgement.changed:
+        click.echo(f"{_describe_end(run)}; nothing wrong was found")
+        return
+    click.echo(f"{_describe_end(run)}:")
+    console.print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
+    resume = find_resume_command(run) if summarize_run(run).state in ("failed", "stopped") else ""
+    if resume:
+        console.print(CopyableCommands(resume, first=Text("  next  ", style="dim")), crop=False)
+        console.print()
+    code = judgement.why.findings[0].code if judgement.why.findings else ""
+    if code in DIAGNOSES_BY_CODE:
+        console.print(DiagnosisView(*DIAGNOSES_BY_CODE[code]), crop=False)
+
+
+def _describe_end(run: RunDirectory) -> str:
+    summary = summarize_run(run)
+    ended = f", {format_duration(max(0.0, time() - run.written))} ago" if run.written else ""
+    reason = f" ({summary.note})" if summary.note else ""
+    return f"{run.id} is {summary.state}{ended}{reason}"
+
+
+def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
+    """Diagnoses the logs and exits: 0 nothing wrong was found, 2 a verdict."""
+    explanation = _read_logs(names)
+    if as_json:
+        click.echo(dump_json(explanation))
+    elif explanation.findings:
+        console = Console(highlight=False)
+        console.print(FindingsView(explanation.findings, in_full=True), crop=False)
+        click.secho(f"aboard why {explanation.findings[0].code}    # explains this code", dim=True)
+    else:
+        click.echo(
+            f"nothing wrong was found in {format_count(explanation.lines, 'line')} of"
+            f" {format_count(len(explanation.files), 'file')}"
+        )
+        if explanation.last:
+            click.secho(f"the last line is: {explanation.last[-1].visible(400)}", dim=True)
+    sys.exit(choose_exit_code(explanation.findings, blocking=Severity.INFO))
+
+
+def _read_logs(names: Sequence[str]) -> LogExplanation:
+    if not sys.stderr.isatty():
+        return diagnose_logs(names)
+    with ReadingView(Console(stderr=True, highlight=False)) as reading:
+        return diagnose_logs(names, progress=reading.update)
+
+
+def print_bundle_verdict(name: str, *, verbose: bool) -> None:
+    """Diagnoses a bundle and exits with the same codes."""
+    unpacked = replay_bundle(Path(name))
+    judgement = unpacked.replayed
+    click.secho(f"{judgement.run}, packed by aboard {unpacked.version}", dim=True)
+    if judgement.why.findings or judgement.changed:
+        Console(highlight=False).print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
+    else:
+        click.echo("nothing wrong was found")
+    sys.exit(choose_exit_code(judgement.why.findings, blocking=Severity.INFO))

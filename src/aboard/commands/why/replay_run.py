@@ -1,0 +1,185 @@
+"""Judges a run again from its record by the rules of this version, in the same way as a live run."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from aboard.commands.runs.record_parts import LOGS
+from aboard.commands.why.recorded_run import RecordedLogLine, RecordedRun
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.snapshot import Snapshot
+from aboard.core.evidence.verdict import Judgement, ReplayedJudgement, RuledOut, is_same_verdict
+from aboard.core.run.events import Event
+from aboard.core.run.run_state import Run
+from aboard.diagnoses import Finding, Fix, Severity
+from aboard.diagnoses.program_logs import undetermined
+from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import escape_text
+from aboard.record.json_documents import decode_findings
+from aboard.verdicts.death.first_death import find_first_death, is_echo
+from aboard.verdicts.death.rules import conclude_run
+from aboard.verdicts.judge_evidence import judge_live_run
+from aboard.verdicts.logs.judge_log import judge_log
+from aboard.verdicts.logs.log_scanner import LogScanner
+
+_MOST_TEXT = 20_000
+# General verdicts, to which a rank's own log may add detail.
+_GENERAL = (death.RAISED.code, death.EXITED.code, death.KILLED.code)
+
+
+def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
+    folded = Run.replay(recorded.run, recorded.events)
+    over = folded.finished is not None or folded.generation.ending is not None
+    snapshot = _find_current_snapshot(recorded)
+    if snapshot is not None and not over:
+        return _build_replay(recorded, _judge_snapshot(recorded, snapshot), snapshot.findings, snapshot.version)
+    stall, ruled_out = _rejudge_stall(recorded)
+    unhurt = _is_unhurt(recorded, folded) if over else stall is not None
+    evidence = _build_end_evidence(recorded, folded) if recorded.plan is not None else None
+    end = conclude_run(evidence, stall, unhurt=unhurt) if evidence is not None else Judgement()
+    findings = list(end.findings or (() if recorded.snapshots else recorded.findings))
+    if not findings:
+        findings = [each for each in _judge_log_lines(recorded.lines) if each.severity > Severity.INFO]
+    elif findings[0].code in _GENERAL:
+        findings = _add_log_findings(recorded, findings, evidence)
+    version = recorded.snapshots[-1].version if recorded.snapshots else ""
+    why = Judgement(findings=tuple(findings), ruled_out=(*ruled_out, *end.ruled_out))
+    return _build_replay(recorded, why, recorded.findings, version)
+
+
+def _find_current_snapshot(recorded: RecordedRun) -> Snapshot | None:
+    """The last snapshot before the run ended, unless its verdict has been withdrawn since."""
+    snapshots = [snapshot for snapshot in recorded.snapshots if not snapshot.ended]
+    if not snapshots or any(_is_withdrawal(event) for event in _split_events(recorded, snapshots[-1])[1]):
+        return None
+    return snapshots[-1]
+
+
+def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOut, ...]]:
+    """The verdict that stood when the run ended, judged again; as recorded if its snapshot was not kept."""
+    events = [event for event in recorded.events if event.kind == "verdict"]
+    verdict = _decode_verdict(events[-1], own=recorded.own) if events else None
+    if verdict is None:
+        return None, ()
+    snapshots = [
+        snapshot
+        for snapshot in recorded.snapshots
+        if not snapshot.ended and snapshot.findings and is_same_verdict(snapshot.findings[0], verdict)
+    ]
+    if not snapshots:
+        return verdict, ()
+    why = _judge_snapshot(recorded, snapshots[-1])
+    first = why.findings[0] if why.findings and why.findings[0].severity > Severity.INFO else None
+    return first, why.ruled_out
+
+
+def _judge_snapshot(recorded: RecordedRun, snapshot: Snapshot) -> Judgement:
+    return judge_live_run(
+        snapshot.evidence(Run.replay(recorded.run, _split_events(recorded, snapshot)[0]), recorded.tails())
+    )
+
+
+def _split_events(recorded: RecordedRun, snapshot: Snapshot) -> tuple[Sequence[Event], Sequence[Event]]:
+    """The events before and after a snapshot, by its own event or, if that is missing, by time."""
+    for index, event in enumerate(recorded.events):
+        if event.kind == "looked" and event.data.get("number") == snapshot.number:
+            return recorded.events[:index], recorded.events[index + 1 :]
+    before = [event for event in recorded.events if event.at <= snapshot.at]
+    return before, [event for event in recorded.events if event.at > snapshot.at]
+
+
+def _build_end_evidence(recorded: RecordedRun, run: Run) -> Evidence:
+    """The evidence for the end of the run: the snapshot taken after a rank died, if there is one."""
+    last = recorded.snapshots[-1] if recorded.snapshots else None
+    if last is not None and last.ended:
+        return last.evidence(run, recorded.tails())
+    plan = last.plan if last is not None else recorded.plan
+    assert plan is not None  # noqa: S101 - checked by the caller
+    return Evidence(plan=plan, run=run, tails=recorded.tails())
+
+
+def _is_unhurt(recorded: RecordedRun, run: Run) -> bool:
+    decided = [event for event in recorded.events if event.kind == "deciding"]
+    unhurt = decided[-1].data.get("unhurt") if decided else None
+    # Earlier versions did not record it.
+    return unhurt if isinstance(unhurt, bool) else bool(run.stopping)
+
+
+def _is_withdrawal(event: Event) -> bool:
+    return event.kind == "verdict" and _decode_verdict(event, own=False) is None
+
+
+def _decode_verdict(event: Event, *, own: bool) -> Finding | None:
+    return next(iter(decode_findings(event.data.get("findings"), own=own)), None)
+
+
+def _add_log_findings(recorded: RecordedRun, findings: list[Finding], evidence: Evidence | None) -> list[Finding]:
+    """The findings, extended by those of the logs.
+
+    A rank that died by itself is explained by its own log only: the errors of others follow from its death. Errors are
+    separate findings only where the verdict has no other fix than to read the log.
+    """
+    first, *rest = findings
+    known_codes = {finding.code for finding in findings}
+    cause = find_first_death(evidence) if evidence is not None else None
+    by_itself = evidence is not None and cause is not None and not is_echo(evidence, cause)
+    own = [line for line in recorded.lines if line.rank in first.ranks] if by_itself else recorded.lines
+    errors = [
+        each for each in _judge_log_lines(own) if each.severity is Severity.BLOCK and each.code not in known_codes
+    ]
+    warnings = [
+        each
+        for each in _judge_log_lines(recorded.lines)
+        if each.severity is Severity.WARN and each.code not in known_codes
+    ]
+    if first.code == death.RAISED.code and "\n" in first.fix:
+        # The verdict has a fix for the exception: the logs of its ranks only repeat it.
+        under, errors = [], []
+    elif first.code == death.EXITED.code or "\n" in first.fix:
+        # There is no proof that a rank exited, or was killed, because of what it had printed before.
+        under, errors = errors, []
+    else:
+        under = [each for each in errors if each.code == undetermined.PEER_LOST.code]
+        errors = [each for each in errors if each.code != undetermined.PEER_LOST.code]
+    folded = (replace(each, severity=Severity.INFO) for each in under)
+    return [replace(first, consequences=(*first.consequences, *folded)), *rest, *errors, *warnings]
+
+
+def _judge_log_lines(lines: Iterable[RecordedLogLine]) -> list[Finding]:
+    reader = LogScanner()
+    reader.begin(LOGS)
+    for line in sorted(lines, key=lambda line: line.at):
+        reader.take(f"{line.node}: [rank{line.rank}]: {line.text.raw()}".encode("utf-8", "backslashreplace"))
+    return judge_log(reader.reading())
+
+
+def _build_replay(
+    recorded: RecordedRun, judgement: Judgement, then: tuple[Finding, ...], version: str
+) -> ReplayedJudgement:
+    """Escapes all text: a terminal shows it, and some comes from whoever packed the bundle."""
+    cleaned = replace(
+        judgement,
+        findings=tuple(map(_clean_finding, judgement.findings)),
+        ruled_out=tuple(
+            RuledOut(what=_clean_text(each.what), why=_clean_text(each.why)) for each in judgement.ruled_out
+        ),
+    )
+    return ReplayedJudgement(
+        run=escape_text(recorded.run), why=cleaned, then=tuple(map(_clean_finding, then)), version=escape_text(version)
+    )
+
+
+def _clean_finding(finding: Finding) -> Finding:
+    return replace(
+        finding,
+        nodes=tuple(map(_clean_text, finding.nodes)),
+        seen=_clean_text(finding.seen),
+        why=_clean_text(finding.why),
+        fix=Fix(_clean_text(finding.fix)),
+        about=tuple(map(_clean_text, finding.about)),
+        consequences=tuple(map(_clean_finding, finding.consequences)),
+    )
+
+
+def _clean_text(value: str) -> str:
+    """Text that is safe for a terminal: control sequences are escaped, line breaks are kept."""
+    return "\n".join(escape_text(line, _MOST_TEXT) for line in value[:_MOST_TEXT].splitlines())

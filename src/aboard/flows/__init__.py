@@ -1,1 +1,0 @@
-"""One command per file: acts on what core decides. Nothing here prints."""

@@ -1,1 +1,0 @@
-"""Runs probes on all nodes and the multi-node probes between them."""

@@ -1,1 +1,0 @@
-"""Launches a run and supervises it until it ends."""

@@ -1,1 +1,0 @@
-"""Prepares a training run: data, model, memory, files on the nodes, checkpoint."""

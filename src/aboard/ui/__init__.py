@@ -1,1 +1,0 @@
-"""Terminal and JSON output. One renderable per file; nothing here decides or acts."""

@@ -1,1 +1,0 @@
-"""Views of `aboard check`: live view, tables, plain lines."""

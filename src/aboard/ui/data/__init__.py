@@ -1,1 +1,0 @@
-"""Views of `aboard data`: report, histogram, token rows."""

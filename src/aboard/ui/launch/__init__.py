@@ -1,1 +1,0 @@
-"""Views of `aboard launch`: plan, rank table, summary."""

@@ -1,1 +1,0 @@
-"""The screens of init, trust and sync."""

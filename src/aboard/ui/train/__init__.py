@@ -1,1 +1,0 @@
-"""Views of `aboard train`, before and during a run."""

@@ -1,1 +1,0 @@
-"""Views of `aboard why`: verdicts, diagnoses, replays."""
