@@ -16,8 +16,8 @@ NAME = f"bench-check-{os.getpid()}"
 SIMULATED = """
 import asyncio, json, sys
 from time import monotonic
-from aboard.checks.network import subject as network
-from aboard.checks.reach import subject as reach
+from aboard.doctor.network import subject as network
+from aboard.doctor.reach import subject as reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import Severity

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from aboard.agent import frames
-from aboard.checks.collective.nccl_init_log import parse_init_log
 from aboard.commands.train.fetch_model import read_model_facts
 from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.config.training.adapter_files import read_adapter_config
@@ -24,7 +23,6 @@ from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.core.cluster.node_sets import expand_logins, expand_node_set
 from aboard.core.decoding import DecodeError, decode
 from aboard.core.evidence.external_process import decode_external_processes
-from aboard.core.evidence.gpu_errors import parse_gpu_error
 from aboard.core.evidence.nccl_ras import parse_ras_status
 from aboard.core.evidence.node_snapshot import decode_node_snapshot
 from aboard.core.evidence.python_stacks import parse_main_thread
@@ -43,6 +41,10 @@ from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.store.shard_manifest import read_manifest
 from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.collective.nccl_init_log import parse_init_log
+from aboard.doctor.gpu.gpu_errors import parse_gpu_error
+from aboard.doctor.logs.judge_log import judge_log
+from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import decode_findings, decode_judgement
 from aboard.record.rank_logs.log_reader import LogReader
@@ -59,8 +61,6 @@ from aboard.transport.supervisor_messages import (
     parse_stacks,
 )
 from aboard.transport.transport import StreamEnding
-from aboard.verdicts.logs.judge_log import judge_log
-from aboard.verdicts.logs.log_scanner import LogScanner
 
 TESTS = Path(__file__).parents[1] / "tests"
 CHILDREN = frozenset({"0", "1"})

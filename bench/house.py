@@ -16,8 +16,8 @@ EXCHANGES = {"default kex": "", "curve25519": "KexAlgorithms curve25519-sha256\n
 SIMULATED = """
 import asyncio, json, resource, sys
 from time import monotonic
-from aboard.checks.host import subject as host
-from aboard.checks.reach import subject as reach
+from aboard.doctor.host import subject as host
+from aboard.doctor.reach import subject as reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.commands.check.check_cluster import check_cluster

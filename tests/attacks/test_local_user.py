@@ -23,10 +23,10 @@ from test_collective_probe import World, _about
 
 from aboard.agent import run_directory
 from aboard.agent.transfer.partial_file import part_name
-from aboard.checks.collective.multi_node_probe import build_collective_probe
 from aboard.commands.sync.download_target import DownloadTarget, WantedFile
 from aboard.config.this_machine import require_own_folders
 from aboard.core.plan.plan import Start
+from aboard.doctor.collective.multi_node_probe import build_collective_probe
 from aboard.node_scripts.rank_roster import Roster, open_listener
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.namespaces import helper_program

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from deadlines import within
 
-from aboard.checks.train.resumable_checkpoints import build_checkpoints_probe
 from aboard.core.plan.training_settings import Training
 from aboard.core.probes.probe import ProbeCommand
 from aboard.diagnoses import AboardError
 from aboard.durable_files import hold_lock, write_atomically
 from aboard.train.checkpoint.checkpoint_folder import FolderLock
 from aboard.train.metrics_report import MetricsReporter
+from aboard.trainer.checks.resumable_checkpoints import build_checkpoints_probe
 
 PRECIOUS = "export PATH\n"
 

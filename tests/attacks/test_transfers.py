@@ -10,7 +10,6 @@ from deadlines import within
 from node_homes import HomeTransport
 
 from aboard.agent.transfer.receive_folders import ReceiveFolders
-from aboard.checks.network.mesh_probe import ListenReply
 from aboard.commands.sync.environment.installed_distributions import read_environment
 from aboard.commands.sync.environment.wheel_packing import pack_distribution
 from aboard.commands.sync.trees.collect_paths import collect_from_nodes
@@ -21,6 +20,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch
+from aboard.doctor.network.mesh_probe import ListenReply
 from aboard.transport.files.file_sender import FileSender
 from aboard.transport.files.peer_control import PeerControl, PeerEndpoint
 from aboard.transport.files.tree_sender import TreeSender, _Listing

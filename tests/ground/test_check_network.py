@@ -27,8 +27,8 @@ NOT_RENDEZVOUS = "1024-29499,29501-65535"
 # Checks n1 to nN of which `fabric` says whether their peers reach them there; the rest of the line is an env for n2.
 CHECK = """
 import asyncio, json, sys
-from aboard.checks.network.subject import SUBJECT
-from aboard.checks.network.mesh_probe import MESH
+from aboard.doctor.network.subject import SUBJECT
+from aboard.doctor.network.mesh_probe import MESH
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.commands.check.check_cluster import check_cluster

@@ -188,7 +188,7 @@ sys.stdin.read()
 """
 CHECK_ALOUD = """
 import asyncio
-from aboard.checks.reach import subject as reach
+from aboard.doctor.reach import subject as reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.commands.check.check_cluster import check_cluster

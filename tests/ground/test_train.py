@@ -15,7 +15,7 @@ from deadlines import wait_until
 from launching import PYTHON, Going, Launches, build_sandbox
 
 from aboard.agent import process_tree
-from aboard.diagnoses.nodes import host
+from aboard.doctor.host import diagnoses as host
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.processes import PowerLoss

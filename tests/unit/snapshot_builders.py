@@ -16,10 +16,10 @@ from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import encode_text
+from aboard.doctor.judge_evidence import judge_evidence
 from aboard.record.json_documents import build_findings_document
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
-from aboard.verdicts.judge_evidence import judge_evidence
 
 RUN = "20261115-0800-brave-otter"
 _PLAIN = (

@@ -13,10 +13,6 @@ from deadlines import within
 from train_crew import free_port
 
 from aboard.agent import process_tree
-from aboard.checks.network.link_rates import RATES, LinkRates
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import MeshResult, PortKind
-from aboard.checks.network.subject import SUBJECT
 from aboard.commands.check.check_cluster import check_cluster
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
@@ -24,6 +20,10 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import Script
 from aboard.diagnoses import AgentRequestError
+from aboard.doctor.network.link_rates import RATES, LinkRates
+from aboard.doctor.network.mesh_probe import MESH
+from aboard.doctor.network.mesh_result import MeshResult, PortKind
+from aboard.doctor.network.subject import SUBJECT
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import NodeDialer
 

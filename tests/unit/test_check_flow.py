@@ -14,8 +14,6 @@ import pytest
 from deadlines import slowness, until, wait_until
 
 from aboard.agent import frames, process_tree
-from aboard.checks.host import subject as host
-from aboard.checks.reach import subject as reach
 from aboard.commands.check.check_cluster import CheckReport, check_cluster
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
@@ -24,6 +22,8 @@ from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Unknown
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.doctor.host import subject as host
+from aboard.doctor.reach import subject as reach
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 from aboard.transport.agent_bootstrap import MARKER
 from aboard.transport.local import LocalTransport

@@ -10,12 +10,6 @@ from supervisor_runs import Run, held
 
 from aboard.agent.inspect import leftover_runs
 from aboard.agent.network import port_owners
-from aboard.checks.host.busy_gpus import GPU_PROCESSES, GpuProcess, find_busy_gpus
-from aboard.checks.host.leftovers import LEFTOVERS, parse_leftovers
-from aboard.checks.host.memory import AVAILABLE_MEMORY, MEMORY, find_low_memory
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import MeshResult, OccupiedPort
-from aboard.checks.network.subject import find_occupied_port
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.node_snapshot import RankSnapshot
@@ -24,8 +18,14 @@ from aboard.core.probes.facts import Facts
 from aboard.core.run.events import Event
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.death.rules import report_port_owner
+from aboard.doctor.host.busy_gpus import GPU_PROCESSES, GpuProcess, find_busy_gpus
+from aboard.doctor.host.leftovers import LEFTOVERS, parse_leftovers
+from aboard.doctor.host.memory import AVAILABLE_MEMORY, MEMORY, find_low_memory
+from aboard.doctor.network.mesh_probe import MESH
+from aboard.doctor.network.mesh_result import MeshResult, OccupiedPort
+from aboard.doctor.network.subject import find_occupied_port
 from aboard.transport.node_session import NodeSession
-from aboard.verdicts.death.rules import report_port_owner
 
 RUNS = {"brave-otter.2": {"pids": [185, 186], "rss": 60 * 2**30}}
 FOUND = parse_leftovers({"runs": {}, "places": [], "strays": [], "active": RUNS})

@@ -11,12 +11,6 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.container.container_facts import FailedStart, NodeRuntime, ProcessView, parse_inside, parse_runtime
-from aboard.checks.container.container_messages import match_messages
-from aboard.checks.container.subject import SUBJECT
-from aboard.checks.script_probes import build_rank_command
-from aboard.checks.software import subject as software
-from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_inventory_command
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.container import Container
@@ -26,6 +20,12 @@ from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.container.container_facts import FailedStart, NodeRuntime, ProcessView, parse_inside, parse_runtime
+from aboard.doctor.container.container_messages import match_messages
+from aboard.doctor.container.subject import SUBJECT
+from aboard.doctor.shared.script_probes import build_rank_command
+from aboard.doctor.software import subject as software
+from aboard.doctor.software.node_software import SOFTWARE, NodeSoftware, build_inventory_command
 from aboard.node_scripts.script_source import RUN_NEXT_WORD, read_script
 
 GIB = 1 << 30

@@ -9,12 +9,6 @@ from pathlib import Path
 import pytest
 from replayed_checks import replay_recordings
 
-from aboard.checks.fabric.gpudirect import parse_acs, parse_gpudirect
-from aboard.checks.fabric.nccl_plugins import PLUGINS, parse_plugins
-from aboard.checks.fabric.nccl_settings import list_absent_hcas, parse_env, select_ports
-from aboard.checks.fabric.rdma_ports import PORTS, RdmaPort, parse_rdma_ports
-from aboard.checks.fabric.roce_rails import PINGS, RAILS, send_echoes
-from aboard.checks.fabric.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.container import Container
@@ -23,6 +17,12 @@ from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.fabric.gpudirect import parse_acs, parse_gpudirect
+from aboard.doctor.fabric.nccl_plugins import PLUGINS, parse_plugins
+from aboard.doctor.fabric.nccl_settings import list_absent_hcas, parse_env, select_ports
+from aboard.doctor.fabric.rdma_ports import PORTS, RdmaPort, parse_rdma_ports
+from aboard.doctor.fabric.roce_rails import PINGS, RAILS, send_echoes
+from aboard.doctor.fabric.subject import SUBJECT
 from aboard.testing import recorded_node
 from aboard.testing.recorded_node import NodeRecording
 

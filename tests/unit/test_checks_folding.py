@@ -3,9 +3,9 @@
 import pytest
 from made_findings import made_finding
 
-from aboard.checks.subjects import SUBJECTS
 from aboard.core.evidence.consequences import fold_consequences
 from aboard.diagnoses import Finding, Severity
+from aboard.doctor.subjects import SUBJECTS
 
 STORIES = tuple(story for subject in SUBJECTS for story in subject.diagnoses)
 CODES = {story.code for story in STORIES}

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from replayed_checks import replay_recordings
 
-from aboard.checks.gpu.hardware_health import NVLINK, parse_nvlinks, parse_service_state
-from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
-from aboard.checks.gpu.subject import SUBJECT
-from aboard.checks.gpu.visible_devices import VARIABLE, count_visible_gpus, parse_visible_devices
-from aboard.checks.gpu.xid_errors import KERNEL_LOG, parse_xid_log
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
-from aboard.core.evidence.gpu_errors import XIDS
 from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.gpu.gpu_errors import XIDS
+from aboard.doctor.gpu.hardware_health import NVLINK, parse_nvlinks, parse_service_state
+from aboard.doctor.gpu.nvidia_smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
+from aboard.doctor.gpu.subject import SUBJECT
+from aboard.doctor.gpu.visible_devices import VARIABLE, count_visible_gpus, parse_visible_devices
+from aboard.doctor.gpu.xid_errors import KERNEL_LOG, parse_xid_log
 from aboard.testing import recorded_node
 from aboard.testing.recorded_node import NodeRecording
 

@@ -2,9 +2,6 @@
 
 import pytest
 
-from aboard.checks.host.cpu_cores import CORES, parse_allowed_cores
-from aboard.checks.host.memory import parse_total_memory
-from aboard.checks.host.subject import ACCELERATORS, PROBES, SUBJECT, parse_accelerators, parse_kernel
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
@@ -12,6 +9,9 @@ from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeFiles, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.host.cpu_cores import CORES, parse_allowed_cores
+from aboard.doctor.host.memory import parse_total_memory
+from aboard.doctor.host.subject import ACCELERATORS, PROBES, SUBJECT, parse_accelerators, parse_kernel
 
 
 def _file(text: str) -> FileContents:

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from shell_shapes import split
 
-from aboard.checks.subjects import SUBJECTS
-from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
@@ -32,7 +30,9 @@ from aboard.core.probes.probe import CommandOutput, FileContents, ProbeAnswer, P
 from aboard.core.probes.rank_environment import RankEnvironment, RankSpec, parse_environment
 from aboard.diagnoses import Finding, FixCommand
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.doctor.subjects import SUBJECTS
 from aboard.lazy_dataclass import dataclass
+from aboard.trainer.checks.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 
 Reply = Mapping[str, Any]
 

@@ -12,18 +12,6 @@ import pytest
 from replayed_checks import replay_recordings
 from shell_shapes import split
 
-from aboard.checks.collective import subject as collective
-from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
-from aboard.checks.collective.nccl_init_log import NcclInitLog, parse_init_log
-from aboard.checks.collective.nccl_rules import NCCL_RULES
-from aboard.checks.collective.participants import TORCH, parse_capabilities
-from aboard.checks.collective.rank_report import RankReport
-from aboard.checks.fabric import subject as fabric
-from aboard.checks.gpu import subject as gpu
-from aboard.checks.network import subject as network
-from aboard.checks.network.interfaces import INTERFACES
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import MeshResult
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
@@ -34,6 +22,18 @@ from aboard.core.probes.facts import Facts, parse_answer
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
 from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeAnswer
 from aboard.diagnoses import Advice, Finding
+from aboard.doctor.collective import subject as collective
+from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.doctor.collective.nccl_init_log import NcclInitLog, parse_init_log
+from aboard.doctor.collective.nccl_rules import NCCL_RULES
+from aboard.doctor.collective.participants import TORCH, parse_capabilities
+from aboard.doctor.collective.rank_report import RankReport
+from aboard.doctor.fabric import subject as fabric
+from aboard.doctor.gpu import subject as gpu
+from aboard.doctor.network import subject as network
+from aboard.doctor.network.interfaces import INTERFACES
+from aboard.doctor.network.mesh_probe import MESH
+from aboard.doctor.network.mesh_result import MeshResult
 from aboard.testing import recorded_node
 
 HERE = Path(__file__).parent

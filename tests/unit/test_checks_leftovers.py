@@ -14,15 +14,6 @@ from deadlines import wait_until
 
 from aboard.agent import process_tree, run_directory
 from aboard.agent.inspect import leftover_runs
-from aboard.checks.host.leftovers import (
-    END_LEFTOVERS,
-    LEFTOVERS,
-    Leftovers,
-    StrayRank,
-    parse_leftovers,
-    terminate_leftovers,
-)
-from aboard.checks.host.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
@@ -30,6 +21,15 @@ from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import ProbeRequest
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.host.leftovers import (
+    END_LEFTOVERS,
+    LEFTOVERS,
+    Leftovers,
+    StrayRank,
+    parse_leftovers,
+    terminate_leftovers,
+)
+from aboard.doctor.host.subject import SUBJECT
 
 CLUSTER = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
 MET = ReachedNode(hostname="", user="", address="", python="", round_trip=0.01, clock_offset=0.0)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from aboard.checks.reach.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity
+from aboard.doctor.reach.subject import SUBJECT
 
 QUICK = {"connected": 0.01, "greeted": 0.05, "keys": 0.2, "logged-in": 0.3, "agent": 0.4}
 

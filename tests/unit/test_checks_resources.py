@@ -3,18 +3,28 @@
 import re
 import shlex
 import subprocess
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aboard.checks.host import subject as host
-from aboard.checks.host.busy_gpus import GPU_PROCESSES, GpuProcess, parse_gpu_processes
-from aboard.checks.host.conntrack import CONNTRACK, ConntrackTable, parse_conntrack
-from aboard.checks.host.cpu_cores import CORES, ONLINE_CORES, parse_online_cores
-from aboard.checks.host.limits import LIMITS, ResourceLimit, collect_limits, parse_limits
-from aboard.checks.host.memory import (
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeCommand, ProbeParseError
+from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses.nodes import reach as reach_diagnoses
+from aboard.diagnoses.nodes import unanswered_probes
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.host import diagnoses
+from aboard.doctor.host import subject as host
+from aboard.doctor.host.busy_gpus import GPU_PROCESSES, GpuProcess, parse_gpu_processes
+from aboard.doctor.host.conntrack import CONNTRACK, ConntrackTable, parse_conntrack
+from aboard.doctor.host.cpu_cores import CORES, ONLINE_CORES, parse_online_cores
+from aboard.doctor.host.limits import LIMITS, ResourceLimit, collect_limits, parse_limits
+from aboard.doctor.host.memory import (
     AVAILABLE_MEMORY,
     MEMORY,
     MEMORY_CGROUPS,
@@ -22,19 +32,11 @@ from aboard.checks.host.memory import (
     parse_available_memory,
     parse_memory_cgroups,
 )
-from aboard.checks.host.own_hostname import OWN_NAME, OwnHostname, parse_own_hostname
-from aboard.checks.host.quota import QUOTA, CgroupQuota, parse_quota
-from aboard.checks.host.shared_memory import SHM, ShmSpace, parse_shm_space
-from aboard.checks.reach import subject as reach
-from aboard.checks.reach.rank_shell import SHELL, ShellReady
-from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.contact import ReachedNode
-from aboard.core.cluster.node import Node
-from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeCommand, ProbeParseError
-from aboard.diagnoses import Diagnosis, Finding, Severity
-from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.host.own_hostname import OWN_NAME, OwnHostname, parse_own_hostname
+from aboard.doctor.host.quota import QUOTA, CgroupQuota, parse_quota
+from aboard.doctor.host.shared_memory import SHM, ShmSpace, parse_shm_space
+from aboard.doctor.reach import subject as reach
+from aboard.doctor.reach.rank_shell import SHELL, ShellReady
 
 GIB = 1 << 30
 TABLE = """\
@@ -377,6 +379,7 @@ def test_stories_are_whole(subject: Any) -> None:
 
 
 PACKAGES = {host.SUBJECT: host, reach.SUBJECT: reach}
+FAMILIES = {"host": diagnoses, "reach": reach_diagnoses, "unanswered_probes": unanswered_probes}
 
 
 @pytest.mark.parametrize("subject", PACKAGES, ids=lambda subject: str(subject.name))
@@ -385,7 +388,7 @@ def test_every_code_has_its_story(subject: Any) -> None:
     folder = Path(str(PACKAGES[subject].__file__)).parent
     sources = [path.read_text() for path in folder.glob("*.py")]
     used = {name for source in sources for name in re.findall(r"\b(host|reach|unanswered_probes)\.([A-Z_]+)\b", source)}
-    values = [getattr(import_module(f"aboard.diagnoses.nodes.{family}"), name) for family, name in used]
+    values = [getattr(FAMILIES[family], name) for family, name in used]
     codes = {value.code for value in values if isinstance(value, Diagnosis)}
     codes |= {f"unknown-{probe.name}" for probe in subject.probes}
     codes |= {f"reach-{reason.value}" for reason in UnreachableReason} if subject is reach.SUBJECT else set()

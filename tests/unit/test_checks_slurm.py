@@ -4,7 +4,6 @@ from datetime import datetime
 
 import pytest
 
-from aboard.checks.slurm.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node, TransportKind
@@ -19,6 +18,7 @@ from aboard.core.slurm.slurm_facts import (
 )
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.doctor.slurm.subject import SUBJECT
 
 CLUSTER = Cluster(nodes=tuple(Node(name=name, transport=TransportKind.SLURM) for name in ("n1", "n2")))
 MET = ReachedNode(hostname="n2", user="me", address="", python="3.11.0", round_trip=0.01, clock_offset=0.0)

@@ -10,10 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.script_probes import parse_script_output
-from aboard.checks.software.code_differences import LISTINGS
-from aboard.checks.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
-from aboard.checks.software.subject import SUBJECT, list_differences
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
@@ -22,6 +18,15 @@ from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseErro
 from aboard.core.secrets.secret_names import SECRET_WORDS
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.shared.script_probes import parse_script_output
+from aboard.doctor.software.code_differences import LISTINGS
+from aboard.doctor.software.node_software import (
+    SoftwareListing,
+    build_inventory_command,
+    parse_listing,
+    parse_software,
+)
+from aboard.doctor.software.subject import SUBJECT, list_differences
 from aboard.node_scripts.script_source import read_script
 
 SCRIPT = read_script("software_inventory")

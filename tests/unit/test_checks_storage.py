@@ -10,9 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.storage.node_storage import parse_storage
-from aboard.checks.storage.shared_workdir import EXCHANGE, WorkdirSharing, WriteTrial
-from aboard.checks.storage.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
@@ -20,6 +17,9 @@ from aboard.core.probes.multi_node_probe import ProbeRequest
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.storage.node_storage import parse_storage
+from aboard.doctor.storage.shared_workdir import EXCHANGE, WorkdirSharing, WriteTrial
+from aboard.doctor.storage.subject import SUBJECT
 from aboard.node_scripts.script_source import read_script
 
 GIB = 1 << 30

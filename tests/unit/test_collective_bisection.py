@@ -6,7 +6,7 @@ from math import ceil, log2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aboard.checks.collective.fault_bisection import NodeGroup, locate_faults
+from aboard.doctor.collective.fault_bisection import NodeGroup, locate_faults
 
 Pair = tuple[str, str]
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
-from aboard.checks.collective.nccl_init_log import NcclInitLog, parse_init_log
-from aboard.checks.collective.nccl_rules import NCCL_RULES, _format_counter_command
-from aboard.checks.fabric.rdma_ports import PORTS, RdmaPort
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.doctor.collective.nccl_init_log import NcclInitLog, parse_init_log
+from aboard.doctor.collective.nccl_rules import NCCL_RULES, _format_counter_command
+from aboard.doctor.fabric.rdma_ports import PORTS, RdmaPort
 
 RECORDINGS = Path(__file__).parent / "nccl_logs"
 HEALTHY = ("2.14", "2.18", "2.24", "2.27", "2.30")

@@ -6,12 +6,6 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult, build_collective_probe
-from aboard.checks.collective.participants import TORCH, NodeCapabilities
-from aboard.checks.collective.rank_report import compute_bandwidth, parse_rank_reports
-from aboard.checks.collective.subject import SUBJECT
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import ConnectionAttempt, InterfaceAddress, MeshResult, PortKind
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
@@ -19,6 +13,12 @@ from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import ProbeRequest, Replies, Round
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Finding
+from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult, build_collective_probe
+from aboard.doctor.collective.participants import TORCH, NodeCapabilities
+from aboard.doctor.collective.rank_report import compute_bandwidth, parse_rank_reports
+from aboard.doctor.collective.subject import SUBJECT
+from aboard.doctor.network.mesh_probe import MESH
+from aboard.doctor.network.mesh_result import ConnectionAttempt, InterfaceAddress, MeshResult, PortKind
 
 FAST, SLOW = 9_000.0, 50.0
 

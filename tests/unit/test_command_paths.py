@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from aboard.agent.inspect.launch_environment import describe_environment
-from aboard.checks.software.interpreter_and_program import find_missing_paths
 from aboard.commands.launch.launch_run import ACCELERATE_CONFIG, LaunchSpec, build_rank_spec
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
@@ -17,6 +16,7 @@ from aboard.core.plan.program import build_rank_program
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import RankSpec, build_environment_query, move_workdir, parse_environment
 from aboard.diagnoses import Finding, Severity
+from aboard.doctor.software.interpreter_and_program import find_missing_paths
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ASK = """
-from aboard.checks.host import subject as host
-from aboard.checks.host.bad_memory import ERRORS
+from aboard.doctor.host import subject as host
+from aboard.doctor.host.bad_memory import ERRORS
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.probes.facts import Facts
 from aboard.core.cluster.node import Node

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from pkgutil import walk_packages
 from string import Formatter
 
 import click
@@ -18,16 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shell_shapes import shape
 
-import aboard.diagnoses
 from aboard.commands.command_line import cli
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, Severity, Shell, format_shell
-from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns, read_error, recall_diagnosis, unpack_error
+from aboard.diagnoses.catalogue import (
+    all_diagnoses,
+    list_families,
+    list_output_patterns,
+    read_error,
+    recall_diagnosis,
+    unpack_error,
+)
 from aboard.diagnoses.errors import pack_error
 from aboard.diagnoses.fixes import list_blanks, name_blanks
-from aboard.diagnoses.nodes import network, reach
+from aboard.diagnoses.nodes import reach
 from aboard.diagnoses.output_patterns import PatternRole, PatternSource
 from aboard.diagnoses.trainer import checkpoint
-from aboard.verdicts.logs.log_scanner import RAISED, SUMMED_UP, SUMMED_UP_KILLED
+from aboard.doctor.logs.log_scanner import RAISED, SUMMED_UP, SUMMED_UP_KILLED
+from aboard.doctor.network import diagnoses as network
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
 HOSTILE = ["'; $(x)", "a\nb", "\x1b]52;c;eA==\x07", "\u202e", "-rf", "=ls", "~root", "", "x" * 1_000_000, "`id`", "# a"]
@@ -195,17 +201,21 @@ def _list_nodes() -> dict[Path, list[ast.AST]]:
             node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom | ast.Attribute | ast.Call)
         ]
         for path, text in texts.items()
-        if "aboard.diagnoses" in text
+        if "diagnoses" in text or "_messages" in text
     }
+
+
+def _declares(path: Path) -> bool:
+    return ".".join(path.with_suffix("").relative_to(SOURCE.parent).parts) in list_families()
 
 
 def _constants() -> dict[tuple[str, str], Diagnosis]:
     """Each diagnosis of the catalogue by its module and its name."""
     found = {}
-    for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."):
-        for key, value in vars(import_module(module.name)).items():
+    for module in list_families():
+        for key, value in vars(import_module(module)).items():
             if isinstance(value, Diagnosis):
-                found[module.name, key] = value
+                found[module, key] = value
     return found
 
 
@@ -214,7 +224,7 @@ def _names(nodes: list[ast.AST]) -> dict[str, str]:
     return {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in nodes
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aboard.diagnoses")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aboard.")
         for alias in node.names
     }
 
@@ -229,7 +239,7 @@ def _uses(nodes: list[ast.AST]) -> Iterator[tuple[tuple[str, str], ast.Attribute
 @pytest.mark.ci
 def test_each_diagnosis_is_used() -> None:
     """What nobody finds or raises is not in the catalogue."""
-    others = [nodes for path, nodes in _list_nodes().items() if "diagnoses" not in path.parts or path.stem == "errors"]
+    others = [nodes for path, nodes in _list_nodes().items() if not _declares(path) or path.stem == "errors"]
     used = {key for nodes in others for key, _ in _uses(nodes)}
     # What programs print is found by its patterns.
     looked_up = {each.code for each in reach.UNREACHED.values()}
@@ -262,7 +272,7 @@ def test_no_pattern_is_compiled_before_it_is_used() -> None:
     code = """
 from aboard.diagnoses.catalogue import list_output_patterns
 from aboard.diagnoses.output_patterns import PatternSource
-from aboard.verdicts.logs.log_scanner import LogScanner
+from aboard.doctor.logs.log_scanner import LogScanner
 LogScanner()
 messages = (*list_output_patterns(PatternSource.LOG), *list_output_patterns(PatternSource.DEATH))
 print(any("regex" in vars(message) for _, message in messages))
@@ -314,11 +324,12 @@ def test_a_code_that_was_merged_is_still_known(old: str, diagnosis: Diagnosis) -
 
 # These join pieces of shell, edit a fix that a template made, or quote for a node's own login shell.
 HANDMADE = """
-checks/fix_values.py checks/collective/nccl_rules.py checks/reach/subject.py core/cluster/node_commands.py
-checks/software/code_differences.py checks/train/training_rules.py checks/unknown_answers.py core/cluster/node_sets.py
+doctor/shared/fix_values.py doctor/collective/nccl_rules.py doctor/reach/subject.py core/cluster/node_commands.py
+doctor/software/code_differences.py trainer/checks/training_rules.py doctor/shared/unknown_answers.py
+core/cluster/node_sets.py
 core/text/shell_quoting.py commands/why/replay_run.py commands/runs/status.py
 commands/train/fetch_model.py commands/shared/merge_findings.py
-verdicts/fix_commands.py verdicts/death/explain_rank_death.py verdicts/live/external_jobs.py verdicts/logs/judge_log.py
+doctor/shared/fix_commands.py doctor/death/explain_rank_death.py doctor/external_jobs/rules.py doctor/logs/judge_log.py
 """
 
 
@@ -327,7 +338,7 @@ def test_a_fix_is_filled_in_from_a_template() -> None:
     makers = {
         str(path.relative_to(SOURCE))
         for path, nodes in _list_nodes().items()
-        if "diagnoses" not in path.parts
+        if not _declares(path)
         for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Fix", "Shell"}
     }

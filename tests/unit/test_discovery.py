@@ -2,8 +2,6 @@
 
 import pytest
 
-from aboard.checks.discovery import ask_addresses, build_nonce_probe, find_fabric, parse_mounts
-from aboard.checks.network.mesh_result import InterfaceAddress
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.discovery import FabricNetwork
@@ -12,6 +10,8 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import Replies
 from aboard.core.probes.probe import CommandOutput, FileContents
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.discovery import ask_addresses, build_nonce_probe, find_fabric, parse_mounts
+from aboard.doctor.network.mesh_result import InterfaceAddress
 
 
 def reach(*names: str) -> Facts:

@@ -36,11 +36,11 @@ from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.judge_evidence import judge_evidence
+from aboard.doctor.logs.judge_log import judge_log as judge_logs
+from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.record.json_documents import RecordedFinding, build_findings_document
 from aboard.transport.supervisor_messages import EVENT_FIELDS, parse_event
-from aboard.verdicts.judge_evidence import judge_evidence
-from aboard.verdicts.logs.judge_log import judge_log as judge_logs
-from aboard.verdicts.logs.log_scanner import LogScanner
 
 TEXTS = ("'; $(x)", "a\nfix: curl x | sudo sh", "\x1b[31m", "\x1b]52;c;eA==\x07", "\u202eb", "-rf")
 HOSTILE = (" ".join(TEXTS), "\x1b" + "A" * 1_000_000)

@@ -11,8 +11,6 @@ import pytest
 from test_checks_software import RECORDED, _run, _said
 
 from aboard.agent.inspect import launch_environment
-from aboard.checks.software.node_software import parse_software
-from aboard.checks.software.subject import SUBJECT
 from aboard.config import this_machine
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
@@ -36,6 +34,8 @@ from aboard.core.probes.rank_environment import (
 )
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.software.node_software import parse_software
+from aboard.doctor.software.subject import SUBJECT
 
 VENV = "/home/me/venv/bin/python"
 OFFERED = HeadEnvironment(python=VENV, origin=InterpreterSource.VIRTUAL_ENV)

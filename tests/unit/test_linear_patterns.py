@@ -11,10 +11,10 @@ from pattern_pumps import PumpTime, UsedPattern, find_patterns, time_pattern
 from aboard.commands.launch.slurm import submit_job
 from aboard.core.slurm import job_state
 from aboard.diagnoses.catalogue import all_diagnoses
+from aboard.doctor.logs.log_scanner import LINE_LIMIT as SCANNED
+from aboard.doctor.slurm import slurm_jobs
 from aboard.transport import ssh_log
 from aboard.transport.subprocess_stream import LINE_LIMIT
-from aboard.verdicts import slurm_jobs
-from aboard.verdicts.logs.log_scanner import LINE_LIMIT as SCANNED
 
 PACKAGE = Path(__file__).parents[2] / "src" / "aboard"
 SIZE, LARGE = 16_384, 262_144

@@ -26,7 +26,7 @@ from aboard.core.evidence.nccl_ras import RasProcess, RasRank, RasStatus, parse_
 from aboard.core.evidence.node_snapshot import RankSnapshot, decode_node_snapshot
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.diagnoses import Severity
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.doctor.judge_evidence import judge_evidence
 
 ANSWERS = Path(__file__).parent / "ras"
 GREETING = b"SERVER PROTOCOL 2\n"

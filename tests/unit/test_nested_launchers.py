@@ -20,8 +20,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run as RunState
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.death.rules import conclude_run
 from aboard.transport.node_session import NodeSession
-from aboard.verdicts.death.rules import conclude_run
 
 
 @pytest.mark.parametrize(

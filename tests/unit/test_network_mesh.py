@@ -5,19 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from aboard.checks.network.interfaces import INTERFACES, NetworkInterface, parse_interfaces
-from aboard.checks.network.link_rates import RATES, LinkRate, LinkRates, group_bad_pairs, schedule_rounds
-from aboard.checks.network.mesh_explanation import ConnectionFault, FaultShape, explain_mesh
-from aboard.checks.network.mesh_probe import MESH, ListenReply, _build_occupied_port, select_peers
-from aboard.checks.network.mesh_result import (
-    ConnectionAttempt,
-    InterfaceAddress,
-    MeshResult,
-    OccupiedPort,
-    Pair,
-    PortKind,
-)
-from aboard.checks.network.subject import SUBJECT, build_subject
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
@@ -27,6 +14,19 @@ from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.network.interfaces import INTERFACES, NetworkInterface, parse_interfaces
+from aboard.doctor.network.link_rates import RATES, LinkRate, LinkRates, group_bad_pairs, schedule_rounds
+from aboard.doctor.network.mesh_explanation import ConnectionFault, FaultShape, explain_mesh
+from aboard.doctor.network.mesh_probe import MESH, ListenReply, _build_occupied_port, select_peers
+from aboard.doctor.network.mesh_result import (
+    ConnectionAttempt,
+    InterfaceAddress,
+    MeshResult,
+    OccupiedPort,
+    Pair,
+    PortKind,
+)
+from aboard.doctor.network.subject import SUBJECT, build_subject
 
 R, E = PortKind.RENDEZVOUS, PortKind.EPHEMERAL
 BOTH = (R, E)

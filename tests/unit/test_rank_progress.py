@@ -16,8 +16,8 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.run.events import Measurement
 from aboard.core.run.rank_phases import Phase
+from aboard.doctor.judge_evidence import judge_evidence, judge_live_run
 from aboard.record.json_documents import decode_judgement, encode_judgement
-from aboard.verdicts.judge_evidence import judge_evidence, judge_live_run
 
 LIB = "/x/lib/python3.11/site-packages"
 TRAINER = (

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from replayed_checks import replay_recordings
 
-from aboard.checks.fabric import subject as fabric
-from aboard.checks.fabric.roce_rails import PINGS
-from aboard.checks.gpu import subject as gpu
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
@@ -18,6 +15,9 @@ from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeFiles
 from aboard.diagnoses import Severity
+from aboard.doctor.fabric import subject as fabric
+from aboard.doctor.fabric.roce_rails import PINGS
+from aboard.doctor.gpu import subject as gpu
 from aboard.testing.recorded_node import NodeRecording, load_recording
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -48,12 +48,12 @@ from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis
 from aboard.diagnoses.untrusted import Untrusted, encode_text
+from aboard.doctor.death.rules import conclude_run
+from aboard.doctor.judge_evidence import judge_evidence
 from aboard.record.recent_snapshots import MOST_SNAPSHOTS
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.snapshot_document import decode_snapshot, encode_snapshot
-from aboard.verdicts.death.rules import conclude_run
-from aboard.verdicts.judge_evidence import judge_evidence
 
 SLEEPING = stack(("/home/adalove/secret-project/train.py", 42, "wait_for_it"))
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"  # noqa: S105 - made up

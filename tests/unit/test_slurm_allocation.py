@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
-from aboard.checks.gpu.visible_devices import VISIBLE
 from aboard.commands.launch.node_resources import collect_node_resources
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.slurm_allocation import read_allocation
@@ -19,6 +17,8 @@ from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation, expand_
 from aboard.core.slurm.job_nodes import reassign_recorded_nodes
 from aboard.diagnoses import AboardError, InputError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
+from aboard.doctor.gpu.visible_devices import VISIBLE
 from aboard.transport.slurm.slurm_transport import SlurmTransport
 
 HERE = HeadMachine(names=frozenset({"n1"}), addresses=("10.0.0.1",), user="alice")

@@ -6,7 +6,7 @@ import pytest
 
 from aboard.core.slurm.job_state import parse_job_status
 from aboard.diagnoses import Finding
-from aboard.verdicts.slurm_jobs import judge_job
+from aboard.doctor.slurm.slurm_jobs import judge_job
 
 NOW = datetime.fromisoformat("2026-11-16T19:00:00")
 SHOWN = (

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.storage.node_storage import parse_directory, parse_storage
-from aboard.checks.storage.output_space import OUTPUT_SPACE, measure_output_space
-from aboard.checks.storage.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput
 from aboard.diagnoses import Finding
+from aboard.doctor.storage.node_storage import parse_directory, parse_storage
+from aboard.doctor.storage.output_space import OUTPUT_SPACE, measure_output_space
+from aboard.doctor.storage.subject import SUBJECT
 from aboard.node_scripts.script_source import read_script
 
 GIB = 1 << 30

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "aboard"
-PURE = ("core", "checks", "verdicts")
+PURE = ("core", "doctor")
 # Of Python in a string.
 MOST_LINES = 5
 # What reaches outside without an import that a contract could see.
@@ -76,7 +76,7 @@ def test_the_contracts_hold_and_break(copy: Path) -> None:
     bad = {
         "core/bad_up.py": "from aboard.transport import node_dialer",
         "core/bad_clock.py": "import time",
-        "checks/bad_io.py": "from pathlib import Path",
+        "doctor/bad_io.py": "from pathlib import Path",
         "agent/bad_core.py": "from aboard.core.cluster import node",
         "commands/bad_torch.py": "import torch",
         "data/store/bad_feed.py": "from aboard.data.sampling import packed_sequences",

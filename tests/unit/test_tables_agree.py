@@ -8,7 +8,6 @@ import pytest
 
 import aboard
 from aboard.agent.beacon import aboard_beacon, report_receiver
-from aboard.checks.reach import subject as reach
 from aboard.commands.data.command import LOSS_ON
 from aboard.commands.export.command import DTYPES
 from aboard.config.schema.aboard_yaml import DataSection
@@ -17,6 +16,7 @@ from aboard.core.plan.training_settings import Schedule
 from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.data.intake.row_formats import FormatName
 from aboard.data.tokens.encoder import LossOn
+from aboard.doctor.reach import subject as reach
 from aboard.transport import ssh_log
 
 FORMATS = get_args(FormatName)

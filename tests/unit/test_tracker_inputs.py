@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from aboard.checks.train.training_rules import TrainingPreflight, judge_training
 from aboard.commands.train.tracker_inputs import (
     add_tracker_inputs,
     list_tracker_variables,
@@ -25,6 +24,7 @@ from aboard.core.plan.training_settings import Tracker, Training
 from aboard.diagnoses import Severity
 from aboard.train.trackers.send_metrics import describe_failure
 from aboard.train.trackers.tracked_run import FACTS, Cursor, TrackedRun, choose_run_id, describe_run, flatten_metrics
+from aboard.trainer.checks.training_rules import TrainingPreflight, judge_training
 
 SHELL = {
     "WANDB_API_KEY": "0123456789abcdef",

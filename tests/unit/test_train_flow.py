@@ -19,16 +19,6 @@ import pytest
 from data_files import conversation, tokenizer, written
 
 from aboard.agent.container.container_command import ContainerSpec, wrap_command
-from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
-from aboard.checks.host.memory import MEMORY, MEMORY_CGROUPS, MemoryCgroup
-from aboard.checks.software.node_software import SOFTWARE
-from aboard.checks.train.gpu_specs import GPU_SPECS, GpuSpec
-from aboard.checks.train.resumable_checkpoints import (
-    CheckpointManifests,
-    build_checkpoints_probe,
-    find_newest_checkpoint,
-)
-from aboard.checks.train.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight
 from aboard.commands.export.command import format_export
 from aboard.commands.export.export_checkpoint import ExportRequest, ExportResult, export_checkpoint
 from aboard.commands.launch.launch_view import format_finished_lines
@@ -59,11 +49,21 @@ from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
 from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
+from aboard.doctor.host.memory import MEMORY, MEMORY_CGROUPS, MemoryCgroup
+from aboard.doctor.software.node_software import SOFTWARE
 from aboard.record.runs import Runs
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.job_spec import read_job_spec
 from aboard.train.model.model_files import identify_weights
+from aboard.trainer.checks.gpu_specs import GPU_SPECS, GpuSpec
+from aboard.trainer.checks.resumable_checkpoints import (
+    CheckpointManifests,
+    build_checkpoints_probe,
+    find_newest_checkpoint,
+)
+from aboard.trainer.checks.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight
 
 GIB = 1024**3
 IDENTITY = "d" * 64

@@ -28,6 +28,7 @@ from aboard.core.run.run_state import RankException, RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
 from aboard.diagnoses.trainer import checkpoint, file_sync, model_loading
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.death.explain_rank_death import DeathContext, DeathExplanation, explain_rank_death
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
@@ -35,7 +36,6 @@ from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 from aboard.transport.node_dialer import NodeDialer
-from aboard.verdicts.death.explain_rank_death import DeathContext, DeathExplanation, explain_rank_death
 
 REQUEST = LaunchRequest(program=Program(kind=ProgramKind.MODULE, target="aboard.train"), code=b"zip")
 CLUSTER = Cluster(nodes=(Node(name="s1", slots=2), Node(name="s2", slots=2)))

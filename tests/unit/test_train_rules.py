@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.train.gpu_specs import GpuSpec, parse_gpu_specs
-from aboard.checks.train.subject import TRAIN
-from aboard.checks.train.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.trainer.checks.gpu_specs import GpuSpec, parse_gpu_specs
+from aboard.trainer.checks.subject import TRAIN
+from aboard.trainer.checks.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight, judge_training
 
 TRAINING = Training(model="m", data=(), output_dir="/out", max_length=128, bf16=False)
 GIB = 1024**3

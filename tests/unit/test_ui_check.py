@@ -11,7 +11,6 @@ import pytest
 from made_findings import made_finding
 from rich.console import Console, RenderableType
 
-from aboard.checks.host import subject as host
 from aboard.commands.check.node_table import CheckNodeTable
 from aboard.commands.check.report_view import CheckReportView
 from aboard.commands.shared.json_output import format_check_json, to_plain_value
@@ -28,6 +27,7 @@ from aboard.core.probes.probe import FileContents, Probe, ProbeFiles
 from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.host import subject as host
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SUBJECTS = tuple(

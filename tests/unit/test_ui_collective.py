@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
-from aboard.checks.collective.rank_report import compute_bandwidth
 from aboard.commands.check.collective_table import CollectiveTable, format_collective_lines, round_size
 from aboard.commands.shared.json_output import format_check_json
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.probes.facts import Facts, Unknown
+from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.doctor.collective.rank_report import compute_bandwidth
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SIZES = [1024 * 4**power for power in range(8)]

@@ -14,7 +14,7 @@ from aboard.commands.launch.view.finished_run import FinishedRun, FinishedRunVie
 from aboard.commands.runs.run_list import RunListEntry, RunListView, format_run_lines
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
-from aboard.diagnoses.runs import hang
+from aboard.doctor.hang import diagnoses as hang
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 FOLLOWED = made_finding(

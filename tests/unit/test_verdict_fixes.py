@@ -26,8 +26,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
-from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.doctor.judge_evidence import judge_evidence
+from aboard.doctor.shared.fix_commands import build_check_command, build_firewall_rules
 
 _COMMANDS = r"(sudo |timeout |echo |getent |grep |aboard |kill |ping |ip |py-spy |fuser |curl |cat |ls |scp |env: )"
 JOINING = StoreRequest(host="10.0.0.1", port=29500, world=8)

@@ -12,7 +12,7 @@ from aboard.core.run.run_state import NodeConnection, Run
 from aboard.core.run.stall_detector import LEAST_SECONDS, StallDetector
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.doctor.judge_evidence import judge_evidence
 
 AT_STORE = stack(("/x/site-packages/torch/distributed/rendezvous.py", 9, "_create_c10d_store"), ("/me/t.py", 7, "main"))
 

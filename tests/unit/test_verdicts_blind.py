@@ -10,7 +10,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.doctor.judge_evidence import judge_evidence
 
 POOL = stack(("/usr/lib/python3.11/threading.py", 327, "wait"), ("/home/me/train.py", 40, "load"))
 RECEIVES = stack(

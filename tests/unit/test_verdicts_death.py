@@ -19,8 +19,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.death.rules import DEATH_RULES, conclude_run
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.doctor.death.rules import DEATH_RULES, conclude_run
+from aboard.doctor.judge_evidence import judge_evidence
 
 PLAN = Plan(
     run="r",

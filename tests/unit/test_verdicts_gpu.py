@@ -11,13 +11,13 @@ import pytest
 from evidence_builders import NOW, at_collective, ending, evidence, in_collective, process
 
 from aboard.agent.inspect.kernel_log import read_journal, select_fault_lines
-from aboard.core.evidence.gpu_errors import FaultyPart, parse_gpu_error
 from aboard.core.evidence.node_snapshot import RankSnapshot
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.run_state import RankException
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.doctor.gpu.gpu_errors import FaultyPart, parse_gpu_error
+from aboard.doctor.judge_evidence import judge_evidence
 
 GPUS = ("0000:1b:00.0", "0000:9b:00.0")
 FELL = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

@@ -19,7 +19,7 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import NodeConnection
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.doctor.judge_evidence import judge_evidence
 
 SLEEPING = stack(("/home/me/train.py", 31, "wait_for_luck"), ("/home/me/train.py", 50, "main"))
 

@@ -14,8 +14,8 @@ from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.run.events import Measurement
 from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import Finding, Severity
-from aboard.verdicts.judge_evidence import LIVE_RULES, judge_evidence
-from aboard.verdicts.live.undetermined import report_internal_error
+from aboard.doctor.hang.undetermined import report_internal_error
+from aboard.doctor.judge_evidence import LIVE_RULES, judge_evidence
 
 IMPORTS = stack(("/x/licensed.py", 1, "<module>"), ("<frozen importlib._bootstrap>", 9, "_load"))
 JOINING = StoreRequest(host="10.0.0.1", port=29500, world=8)

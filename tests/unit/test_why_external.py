@@ -31,10 +31,10 @@ from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import AboardError, Finding, Severity, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.external_jobs.rules import judge_external_job
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.transport import ByteStream, OnPhase
-from aboard.verdicts.live.external_jobs import judge_external_job
 
 NOW = 1000.0
 STORE = stack(

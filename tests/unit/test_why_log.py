@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.commands.why.log_files import diagnose_logs
-from aboard.core.evidence.gpu_errors import XIDS, find_xid_meaning
 from aboard.diagnoses import Finding, InputError, Severity
-from aboard.verdicts.logs.judge_log import judge_log
-from aboard.verdicts.logs.line_prefixes import parse_log_line
-from aboard.verdicts.logs.log_scanner import LogScanner
-from aboard.verdicts.logs.timestamps import parse_timestamp
+from aboard.doctor.gpu.gpu_errors import XIDS, find_xid_meaning
+from aboard.doctor.logs.judge_log import judge_log
+from aboard.doctor.logs.line_prefixes import parse_log_line
+from aboard.doctor.logs.log_scanner import LogScanner
+from aboard.doctor.logs.timestamps import parse_timestamp
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 WATCHDOG = (

@@ -4,21 +4,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
-from pkgutil import walk_packages
 from random import Random
 
 import pytest
 
-from aboard import diagnoses
 from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
 from aboard.diagnoses import Finding, Severity, catalogue
-from aboard.diagnoses.catalogue import KnownMessage, all_diagnoses, list_output_patterns
+from aboard.diagnoses.catalogue import KnownMessage, all_diagnoses, list_families, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternSource
-from aboard.diagnoses.runs import container_images, containers
-from aboard.verdicts.logs.judge_log import judge_log
-from aboard.verdicts.logs.line_prefixes import split_terminal_line
-from aboard.verdicts.logs.log_scanner import LogScanner
-from aboard.verdicts.logs.pattern_keywords import extract_keywords
+from aboard.doctor.container import diagnoses as containers
+from aboard.doctor.container import image_diagnoses as container_images
+from aboard.doctor.logs.judge_log import judge_log
+from aboard.doctor.logs.line_prefixes import split_terminal_line
+from aboard.doctor.logs.log_scanner import LogScanner
+from aboard.doctor.logs.pattern_keywords import extract_keywords
 from faults_recorded import Case, load_cases, score_cases
 
 CASES = load_cases()
@@ -72,7 +71,7 @@ FAMILIES = ((), (containers, container_images))
 def shuffle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shuffle]:
     """Shuffles the modules of the catalogue, and the declarations in each; both are restored afterwards."""
     all_diagnoses()
-    families = [module for name, module in sys.modules.items() if name.startswith("aboard.diagnoses.")]
+    families = [sys.modules[name] for name in list_families()]
     declared = {module: list(vars(module)) for module in families}
 
     def forget() -> None:
@@ -81,9 +80,8 @@ def shuffle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shuffle]:
 
     def reorder(seed: int) -> None:
         random = Random(seed)  # noqa: S311 - only the order of a test
-        modules = list(walk_packages(diagnoses.__path__, "aboard.diagnoses."))
-        random.shuffle(modules)
-        monkeypatch.setattr(catalogue, "walk_packages", lambda *_: modules)
+        order = random.sample(families, len(families))
+        monkeypatch.setattr(catalogue, "list_families", lambda: [module.__name__ for module in order])
         for module, names in declared.items():
             for name in random.sample(names, len(names)):
                 vars(module)[name] = vars(module).pop(name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.verdicts.logs.nccl_log import (
+from aboard.doctor.logs.nccl_log import (
     NcclLogSummary,
     NcclWork,
     find_stall,

@@ -23,16 +23,50 @@ from aboard.diagnoses.untrusted import escape_lines, escape_text
 
 KnownMessage: TypeAlias = tuple[Diagnosis, OutputPattern]
 
+# What rooms above this one declare, since only they report it; imported by name when a code is looked up.
+_DECLARED_ABOVE = (
+    *(
+        f"aboard.doctor.{subject}.diagnoses"
+        for subject in (
+            "collective",
+            "container",
+            "external_jobs",
+            "fabric",
+            "gpu",
+            "hang",
+            "host",
+            "logs",
+            "loss",
+            "nccl_ras",
+            "network",
+            "slow",
+            "software",
+            "start",
+            "storage",
+        )
+    ),
+    "aboard.doctor.container.image_diagnoses",
+    "aboard.doctor.container.inside_diagnoses",
+    "aboard.doctor.logs.collective_messages",
+    "aboard.doctor.logs.launcher_messages",
+    "aboard.doctor.logs.program_messages",
+)
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")
+
+
+def list_families() -> tuple[str, ...]:
+    """The names of all modules that declare diagnoses."""
+    own = (module.name for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."))
+    return (*own, *_DECLARED_ABOVE)
 
 
 @cache
 def all_diagnoses() -> Mapping[str, Diagnosis]:
     """All diagnoses by code and alias; a duplicate code is a bug."""
     found: dict[str, Diagnosis] = {}
-    for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."):
-        for diagnosis in list_diagnoses(import_module(module.name)):
+    for name in list_families():
+        for diagnosis in list_diagnoses(import_module(name)):
             for code in (diagnosis.code, *diagnosis.aliases):
                 if found.setdefault(code, diagnosis) is not diagnosis:
                     raise ValueError(f"two diagnoses have the code {code}")

@@ -3,8 +3,8 @@
 Checks two nodes that do not exist, over the real protocol:
 
     import asyncio
-    from aboard.checks.host import subject as host
-    from aboard.checks.reach import subject as reach
+    from aboard.doctor.host import subject as host
+    from aboard.doctor.reach import subject as reach
     from aboard.core.cluster.cluster import Cluster
     from aboard.core.cluster.node import Node
     from aboard.commands.check.check_cluster import check_cluster

@@ -19,7 +19,7 @@ cluster = load_cluster(
     sets=[word for word in words if "=" in word],
     here=inspect_this_machine(),
 )
-chosen = [import_module(f"aboard.checks.{name}.subject").SUBJECT for name in subjects.split(",")]
+chosen = [import_module(f"aboard.doctor.{name}.subject").SUBJECT for name in subjects.split(",")]
 report = asyncio.run(check_cluster(cluster, chosen, quick=how == "quick"))
 findings = to_plain_value(report.findings)
 print(json.dumps({"seconds": report.seconds, "findings": findings}, indent=1))

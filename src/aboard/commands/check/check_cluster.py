@@ -9,7 +9,6 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from aboard.checks.slurm import subject as slurm
 from aboard.commands.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.commands.check.inspect_slurm import ask_munge, inspect_slurm
 from aboard.commands.check.probe_node import ProbedNode, probe_node
@@ -23,6 +22,7 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.diagnoses import Diagnosis, Finding, sort_by_severity
+from aboard.doctor.slurm import subject as slurm
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import DIAL_SECONDS, DialResult, NodeDialer, TransportFor, choose_transport

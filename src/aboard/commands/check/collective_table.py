@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
-from aboard.checks.collective.rank_report import OPS, BandwidthRow
 from aboard.core.probes.facts import Facts
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import format_latency
 from aboard.core.text.input_text import format_count
+from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.doctor.collective.rank_report import OPS, BandwidthRow
 
 _SIZE, _COLUMN, _GAP = 8, 9, 2
 _HEADS = ("time", "algbw", "busbw")

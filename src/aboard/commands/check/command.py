@@ -8,10 +8,6 @@ from dataclasses import replace
 import click
 from rich.console import Console
 
-from aboard.checks.collective import subject as collective
-from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
-from aboard.checks.network import subject as network
-from aboard.checks.subjects import SUBJECTS
 from aboard.commands.check.check_cluster import check_cluster
 from aboard.commands.check.live_view import show_live_check
 from aboard.commands.check.report_view import CheckReportView
@@ -27,6 +23,10 @@ from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
+from aboard.doctor.collective import subject as collective
+from aboard.doctor.host.leftovers import END_LEFTOVERS, LEFTOVERS
+from aboard.doctor.network import subject as network
+from aboard.doctor.subjects import SUBJECTS
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 

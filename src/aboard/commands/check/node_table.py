@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.checks.host import subject as host
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.node_grid import GridRow, NodeGrid
 from aboard.commands.shared.status_marks import StatusMark, find_worst, mark_node
@@ -18,6 +17,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.doctor.host import subject as host
 
 # Above this, equal nodes share a row.
 ONE_BY_ONE = 20

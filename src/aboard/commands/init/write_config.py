@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from aboard.checks.discovery import build_nonce_probe, build_subjects, summarize_facts
 from aboard.commands.check.check_cluster import check_cluster
 from aboard.commands.check.check_observer import CheckObserver
 from aboard.config.allowed_files import compute_digest, is_allowed, list_settings_to_allow, record_allowed
@@ -22,6 +21,7 @@ from aboard.core.probes.rank_environment import RankSpec
 from aboard.diagnoses import NO_FIX, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.doctor.discovery import build_nonce_probe, build_subjects, summarize_facts
 from aboard.durable_files import write_atomically
 from aboard.foreign_files import ForeignFileError, find_link_target
 from aboard.transport.node_dialer import TransportFor, choose_transport

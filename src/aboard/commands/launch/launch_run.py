@@ -9,8 +9,6 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Protocol
 
-from aboard.checks.software import subject as software
-from aboard.checks.subjects import SUBJECTS
 from aboard.commands.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.commands.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.commands.launch.conduct.checkpoint_copies import CopySettings
@@ -34,6 +32,8 @@ from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
+from aboard.doctor.software import subject as software
+from aboard.doctor.subjects import SUBJECTS
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record

@@ -31,14 +31,14 @@ from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import Action
 from aboard.core.run.run_state import describe_spare
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.nodes import network
 from aboard.diagnoses.untrusted import escape_lines, quote_word
+from aboard.doctor.logs.folded_tracebacks import TracebackFolder
+from aboard.doctor.network import diagnoses as network
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
-from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
 
 # The launch picks another port by itself.
 AUTO_FIXED_CODE = network.PORT_TAKEN.code

@@ -3,11 +3,6 @@
 import re
 from collections import Counter
 
-from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
-from aboard.checks.gpu.visible_devices import VISIBLE
-from aboard.checks.host.cpu_cores import CORES
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import MeshResult, PortKind
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_resources import NodeResources
@@ -17,6 +12,11 @@ from aboard.core.plan.plan_builder import find_rank_zero_node
 from aboard.core.probes.facts import Facts
 from aboard.core.slurm.job_nodes import NO_GPUS_OPTION
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
+from aboard.doctor.gpu.visible_devices import VISIBLE
+from aboard.doctor.host.cpu_cores import CORES
+from aboard.doctor.network.mesh_probe import MESH
+from aboard.doctor.network.mesh_result import MeshResult, PortKind
 
 LOOPBACK = "127.0.0.1"
 # An index, a GPU's UUID, or a part of a GPU.

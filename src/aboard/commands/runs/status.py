@@ -14,12 +14,12 @@ from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
+from aboard.doctor.death.lost_conductor import LostConductor, explain_lost_conductor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_findings, read_training
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
-from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_conductor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from aboard.checks.host import subject as host
 from aboard.commands.shared.subject_results import SubjectResult
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
+from aboard.doctor.host import subject as host
 
 # Also beside `facts`, for compatibility; null means unknown.
 BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)

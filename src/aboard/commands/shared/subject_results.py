@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from aboard.checks.majority import group_by_value
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.status_marks import find_worst
 from aboard.core.cluster.cluster import SLURM_JOB, THIS_MACHINE
@@ -11,6 +10,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity
+from aboard.doctor.shared.majority import group_by_value
 from aboard.lazy_dataclass import dataclass
 
 

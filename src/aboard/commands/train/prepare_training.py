@@ -9,7 +9,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
-from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.commands.launch.launch_run import LaunchSpec
 from aboard.commands.sync.download import OnDownload
 from aboard.commands.sync.sync_directory import SyncDirectory, build_sync_directory
@@ -38,6 +37,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError, Finding, Shell, format_shell
 from aboard.diagnoses.usage import configuration
 from aboard.record.runs import Runs
+from aboard.trainer.checks.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.transport.node_dialer import NodeDialer
 
 _HASHES = "fingerprints.json"

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 
-from aboard.checks.train.training_rules import TrainingPreflight
 from aboard.commands.data.plain_report import format_data_lines
 from aboard.commands.data.report_view import DataReportView
 from aboard.commands.launch.dial_and_launch import dial_and_launch
@@ -42,6 +41,7 @@ from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines
+from aboard.trainer.checks.training_rules import TrainingPreflight
 
 
 def prepare_and_train(

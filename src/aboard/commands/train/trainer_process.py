@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import aboard
-from aboard.checks.train.training_rules import RankMemoryNeeds
 from aboard.core.decoding import DecodeError, decode
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.catalogue import unpack_error
 from aboard.diagnoses.trainer import training as training_failures
 from aboard.diagnoses.untrusted import escape_text
+from aboard.trainer.checks.training_rules import RankMemoryNeeds
 
 MEMORY_MODULE = "aboard.train.memory.worker"
 # Enough to import torch and build a model without weights on a busy head.

@@ -10,18 +10,6 @@ from typing import Protocol
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import aboard
-from aboard.checks.gpu.nvidia_smi import DRIVER
-from aboard.checks.host.memory import MEMORY, MEMORY_CGROUPS
-from aboard.checks.software.node_software import SOFTWARE
-from aboard.checks.train.gpu_specs import BF16_SINCE, GPU_SPECS, GpuSpec
-from aboard.checks.train.subject import TRAIN
-from aboard.checks.train.training_rules import (
-    ModelLimits,
-    RankMemoryNeeds,
-    TrainingPreflight,
-    compute_rank_memory,
-    judge_training,
-)
 from aboard.commands.launch.conduct.checkpoint_copies import CopySettings
 from aboard.commands.train.checkpoints.check_resume import build_resume_probe, find_resume, judge_resume
 from aboard.commands.train.prepare_data import PreparedDataset
@@ -36,8 +24,20 @@ from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Shell
+from aboard.doctor.gpu.nvidia_smi import DRIVER
+from aboard.doctor.host.memory import MEMORY, MEMORY_CGROUPS
+from aboard.doctor.software.node_software import SOFTWARE
 from aboard.lazy_dataclass import dataclass
 from aboard.train.model.model_files import identify_weights
+from aboard.trainer.checks.gpu_specs import BF16_SINCE, GPU_SPECS, GpuSpec
+from aboard.trainer.checks.subject import TRAIN
+from aboard.trainer.checks.training_rules import (
+    ModelLimits,
+    RankMemoryNeeds,
+    TrainingPreflight,
+    compute_rank_memory,
+    judge_training,
+)
 from aboard.transport.node_dialer import NodeDialer
 
 TRAINING = "ABOARD_TRAINING"

@@ -6,7 +6,6 @@ from pathlib import Path
 from random import uniform
 from typing import Protocol, TypeVar
 
-from aboard.checks.reach.subject import find_unreachable_nodes, format_ssh_arguments
 from aboard.commands.trust.home_files import PRELUDE
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import UnreachedNode
@@ -17,6 +16,7 @@ from aboard.diagnoses import AboardError, Finding, Shell, Unreachable
 from aboard.diagnoses.nodes import trust
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import escape_text
+from aboard.doctor.reach.subject import find_unreachable_nodes, format_ssh_arguments
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import HANDSHAKES, TRIES
 from aboard.transport.shell.node_shell import NodeShell

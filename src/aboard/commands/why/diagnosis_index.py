@@ -2,23 +2,10 @@
 
 from types import ModuleType
 
-from aboard.checks.subjects import SUBJECTS
-from aboard.checks.train.subject import TRAIN
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import agent_protocol, trust
-from aboard.diagnoses.program_logs import collectives, job_launchers, rank_programs, undetermined
-from aboard.diagnoses.runs import (
-    container_images,
-    containers,
-    death,
-    external_jobs,
-    hang,
-    loss,
-    nccl_ras,
-    rendezvous,
-    slow,
-)
+from aboard.diagnoses.runs import death
 from aboard.diagnoses.slurm import allocation, remote_runs, submission
 from aboard.diagnoses.trainer import (
     adapter,
@@ -40,6 +27,28 @@ from aboard.diagnoses.usage import (
     run_records,
     sandbox,
 )
+from aboard.doctor.container import diagnoses as containers
+from aboard.doctor.container import image_diagnoses as container_images
+from aboard.doctor.external_jobs import diagnoses as external_jobs
+from aboard.doctor.hang import diagnoses as hang
+from aboard.doctor.logs import (
+    collective_messages as collectives,
+)
+from aboard.doctor.logs import (
+    diagnoses as undetermined,
+)
+from aboard.doctor.logs import (
+    launcher_messages as job_launchers,
+)
+from aboard.doctor.logs import (
+    program_messages as rank_programs,
+)
+from aboard.doctor.loss import diagnoses as loss
+from aboard.doctor.nccl_ras import diagnoses as nccl_ras
+from aboard.doctor.slow import diagnoses as slow
+from aboard.doctor.start import diagnoses as rendezvous
+from aboard.doctor.subjects import SUBJECTS
+from aboard.trainer.checks.subject import TRAIN
 
 
 def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> Subject:

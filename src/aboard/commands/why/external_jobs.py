@@ -21,10 +21,10 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
 from aboard.diagnoses import AboardError, Severity, TransportError
 from aboard.diagnoses.usage import commands
+from aboard.doctor.external_jobs.rules import judge_external_job
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
-from aboard.verdicts.live.external_jobs import judge_external_job
 
 # How long an agent may take for one snapshot, including py-spy, and how much longer to wait for its reply.
 SNAPSHOT_SECONDS = 9.0

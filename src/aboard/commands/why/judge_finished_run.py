@@ -11,9 +11,9 @@ from aboard.core.evidence.verdict import ReplayedJudgement
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.usage import run_records
+from aboard.doctor.slurm.slurm_jobs import judge_job
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
-from aboard.verdicts.slurm_jobs import judge_job
 
 # Among this many of the newest runs, one that ended badly is searched for.
 _NEWEST = 20

@@ -14,9 +14,9 @@ from aboard.config.input_files import suggest_similar_file
 from aboard.diagnoses import Finding, InputError, Problem
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.diagnoses.usage import commands
+from aboard.doctor.logs.judge_log import judge_log
+from aboard.doctor.logs.log_scanner import LINE_LIMIT, LogScanner
 from aboard.lazy_dataclass import dataclass
-from aboard.verdicts.logs.judge_log import judge_log
-from aboard.verdicts.logs.log_scanner import LINE_LIMIT, LogScanner
 
 STDIN = "-"
 _CHUNK = 2**20

@@ -11,15 +11,15 @@ from aboard.core.evidence.verdict import Judgement, ReplayedJudgement, RuledOut,
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Fix, Severity
-from aboard.diagnoses.program_logs import undetermined
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import escape_text
+from aboard.doctor.death.first_death import find_first_death, is_echo
+from aboard.doctor.death.rules import conclude_run
+from aboard.doctor.judge_evidence import judge_live_run
+from aboard.doctor.logs import diagnoses as undetermined
+from aboard.doctor.logs.judge_log import judge_log
+from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.record.json_documents import decode_findings
-from aboard.verdicts.death.first_death import find_first_death, is_echo
-from aboard.verdicts.death.rules import conclude_run
-from aboard.verdicts.judge_evidence import judge_live_run
-from aboard.verdicts.logs.judge_log import judge_log
-from aboard.verdicts.logs.log_scanner import LogScanner
 
 _MOST_TEXT = 20_000
 # General verdicts, to which a rank's own log may add detail.

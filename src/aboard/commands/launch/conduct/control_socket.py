@@ -18,10 +18,10 @@ from aboard.core.run.run_state import WHY_CHARS
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, encode_text, escape_text
 from aboard.diagnoses.usage import run_records
+from aboard.doctor.death.rules import report_floods
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import decode_judgement, encode_judgement
 from aboard.record.run_directory import RunDirectory
-from aboard.verdicts.death.rules import report_floods
 
 # unix(7): a socket path has at most 107 bytes.
 LONGEST_PATH = 100

@@ -11,9 +11,9 @@ from aboard.core.run.end_decision import STOPPED_SECONDS
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.run_state import Run
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.loss.nonfinite_loss import is_suspicious_output
 from aboard.record.run_record import Record
 from aboard.transport.supervisor_messages import OutputChunk
-from aboard.verdicts.live.nonfinite_loss import is_suspicious_output
 
 TakeEvent = Callable[[Event], None]
 

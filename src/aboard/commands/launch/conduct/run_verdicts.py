@@ -20,14 +20,14 @@ from aboard.core.plan.plan import Plan
 from aboard.core.run.end_decision import EndDecision
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
+from aboard.doctor.death.first_death import find_first_death
+from aboard.doctor.death.rules import conclude_run
+from aboard.doctor.hang.undetermined import report_internal_error
+from aboard.doctor.judge_evidence import judge_live_run
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
 from aboard.transport.node_session import NO_STACKS, NodeSession
-from aboard.verdicts.death.first_death import find_first_death
-from aboard.verdicts.death.rules import conclude_run
-from aboard.verdicts.judge_evidence import judge_live_run
-from aboard.verdicts.live.undetermined import report_internal_error
 
 STACKS_BYTES = 32 * 1024 * 1024
 # The last output of these first ranks is searched for a non-finite loss: usually rank 0 prints it.

@@ -8,7 +8,7 @@ from aboard.core.evidence.verdict import SLOW, Judgement, is_same_verdict
 from aboard.core.run.run_state import Run
 from aboard.core.run.stall_detector import StallDetector
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.runs import hang
+from aboard.doctor.hang import diagnoses as hang
 
 AskWhy = Callable[[], Awaitable[Judgement]]
 ReportVerdict = Callable[[Finding | None], None]

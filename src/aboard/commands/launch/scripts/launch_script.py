@@ -8,7 +8,6 @@ from functools import partial
 from random import SystemRandom
 from typing import Any
 
-from aboard.checks.software import subject as software
 from aboard.commands.check.check_cluster import CheckReport, build_dialer
 from aboard.commands.check.check_observer import CheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor
@@ -18,6 +17,7 @@ from aboard.commands.launch.scripts.script_stages import FIRST_SUBJECTS, ScriptS
 from aboard.core.launchers.command_kind import build_script_program
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Severity
+from aboard.doctor.software import subject as software
 from aboard.record.run_record import Record
 from aboard.record.runs import make_run_id
 from aboard.transport.node_dialer import NodeDialer

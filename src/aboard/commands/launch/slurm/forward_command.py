@@ -12,7 +12,7 @@ from aboard.core.slurm.job_state import JobPhase, describe_end
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import remote_runs
-from aboard.verdicts.slurm_jobs import judge_job
+from aboard.doctor.slurm.slurm_jobs import judge_job
 
 _OPTIONS = (
     "--overlap",  # with the steps of the run

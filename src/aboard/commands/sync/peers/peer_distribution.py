@@ -10,7 +10,6 @@ from functools import partial
 from secrets import token_bytes
 from time import monotonic
 
-from aboard.checks.network.mesh_probe import read_rendezvous_port, select_peers
 from aboard.commands.sync.file_packs import split_batches
 from aboard.commands.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload
 from aboard.commands.sync.peers.peer_findings import PeerObservations, PeerReport, build_peer_report
@@ -25,6 +24,7 @@ from aboard.commands.sync.peers.piece_rounds import (
 from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.core.cluster.file_transfer_errors import build_busy_error
 from aboard.diagnoses import AboardError, AgentRequestError
+from aboard.doctor.network.mesh_probe import read_rendezvous_port, select_peers
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender
 from aboard.transport.files.peer_control import PeerControl, PeerEndpoint, PeerStatus

@@ -6,11 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from aboard.checks.train.resumable_checkpoints import (
-    CheckpointManifests,
-    build_checkpoints_probe,
-    find_newest_checkpoint,
-)
 from aboard.core.plan.training_settings import Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe
@@ -22,6 +17,11 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.best_evaluation import BestEvaluation, get_wanted_best
 from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, RunSettings, parse_marker_head
 from aboard.train.checkpoint.setting_differences import SettingDifference, find_differences
+from aboard.trainer.checks.resumable_checkpoints import (
+    CheckpointManifests,
+    build_checkpoints_probe,
+    find_newest_checkpoint,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,0 @@
-"""Preflight: one package per subject, with its probes and rules."""

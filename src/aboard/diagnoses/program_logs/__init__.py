@@ -1,1 +1,0 @@
-"""Failures that are recognized by the messages that programs print."""

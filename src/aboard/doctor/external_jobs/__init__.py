@@ -1,0 +1,1 @@
+"""Jobs that Aboard did not launch: what holds them up."""

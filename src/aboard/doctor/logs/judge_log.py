@@ -1,0 +1,212 @@
+"""From sightings in a log to a verdict: the earliest, most specific cause, with its consequences under it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.text.input_text import agree, format_count
+from aboard.core.text.rank_sets import name_ranks
+from aboard.diagnoses import Finding, Severity, Shell, format_shell
+from aboard.diagnoses.output_patterns import PatternRole
+from aboard.doctor.collective import diagnoses as collective
+from aboard.doctor.logs import diagnoses as undetermined
+from aboard.doctor.logs.nccl_log import NcclLogSummary, list_missing_ranks
+from aboard.doctor.logs.sighting import ScannedLog, Sighting, is_clearly_before, is_near, sort_sightings
+from aboard.doctor.logs.sighting_findings import build_finding, describe_followers, find_code, list_odd_findings
+from aboard.doctor.software import diagnoses as software
+
+# A run that printed this many lines of progress after an error survived it; buffers delay fewer.
+_SURVIVED = 100
+_MOST_CONSEQUENCES = 6
+
+
+def judge_log(log: ScannedLog) -> list[Finding]:
+    """The verdict first, then what else is odd; nothing where a log shows nothing wrong."""
+    fatal = [each for each in log.sightings if not each.mild and not _is_survived(each, log)]
+    chosen = choose_cause(fatal)
+    findings = []
+    if chosen is not None:
+        findings.append(_build_verdict(chosen, fatal, log))
+    else:
+        findings += _explain_without_cause(fatal, log)
+    if not findings:
+        findings += list(_list_survived_errors(log))
+    others = [*list_odd_findings(log), *find_network_differences(log.nccl)]
+    known = {finding.code for finding in findings}
+    return [*findings, *(each for each in others if each.code not in known)]
+
+
+def choose_cause(fatal: list[Sighting]) -> Sighting | None:
+    """The sighting that explains the others."""
+    causes = sort_sightings(_filter_by_role(fatal, PatternRole.CAUSE))
+    waits = sort_sightings(_filter_by_role(fatal, PatternRole.WAIT))
+    ends = sort_sightings(_filter_by_role(fatal, PatternRole.END))
+    best = _pick_best_cause(causes)
+    if best is None or (best.message.weight == 1 and _is_stopped_before(best, ends)):
+        stops = [each for each in ends if each.code == "log-told-to-stop"]
+        best = stops[0] if stops and best is not None else best
+    if best is not None:
+        earlier = [each for each in waits if is_clearly_before(each, best)]
+        return best if best.message.late or not earlier else _pick_strongest(earlier)
+    return _pick_strongest(waits) or _pick_strongest(ends)
+
+
+def _pick_best_cause(causes: list[Sighting]) -> Sighting | None:
+    """The earliest, unless one near it, or one that is always logged late, is more specific."""
+    if not causes:
+        return None
+    first = causes[0]
+    together = [each for each in causes if is_near(first, each) or each.message.late]
+    return _pick_strongest(together)
+
+
+def _is_stopped_before(best: Sighting, ends: list[Sighting]) -> bool:
+    """Whether the launcher was stopped before a rank raised: exceptions during shutdown are no cause."""
+    return any(each.code == "log-told-to-stop" and is_clearly_before(each, best) for each in ends)
+
+
+def _pick_strongest(sightings: list[Sighting]) -> Sighting | None:
+    """The one with the highest weight; the first among equals."""
+    return max(sightings, key=lambda each: each.message.weight, default=None)
+
+
+def _build_verdict(chosen: Sighting, fatal: list[Sighting], log: ScannedLog) -> Finding:
+    finding = build_finding(chosen, fatal, log)
+    after = [each for each in fatal if each is not chosen and find_code(each, log) != finding.code]
+    return replace(finding, consequences=tuple(_list_consequences(after, finding)))
+
+
+def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
+    """One finding for each other message, and one for all ranks that lost a peer."""
+    codes: set[str] = {verdict.code}
+    for each in sort_sightings(
+        [one for one in after if one.message.role in (PatternRole.CAUSE, PatternRole.WAIT, PatternRole.END)]
+    ):
+        if each.code not in codes and len(codes) <= _MOST_CONSEQUENCES:
+            codes.add(each.code)
+            yield each.diagnosis.finding(
+                severity=Severity.INFO,
+                nodes=(each.node,) if each.node else (),
+                ranks=() if each.rank is None else (each.rank,),
+                seen=each.text.visible(160),
+                why=each.why(each.groups),
+            )
+    yield from describe_followers(_filter_by_role(after, PatternRole.ECHO))
+
+
+def _explain_without_cause(fatal: list[Sighting], log: ScannedLog) -> list[Finding]:
+    """Explains a log without a cause: a lost peer, an incomplete initialization, or unknown errors."""
+    for finding in (
+        find_incomplete_init(log),
+        find_lost_peer(_filter_by_role(fatal, PatternRole.ECHO)),
+        describe_unknown_errors(log),
+    ):
+        if finding is not None:
+            return [finding]
+    return []
+
+
+def _list_survived_errors(log: ScannedLog) -> Iterator[Finding]:
+    """Errors that the run survived, as information."""
+    codes: set[str] = set()
+    for each in log.sightings:
+        if _is_survived(each, log) and each.message.role is PatternRole.CAUSE and each.code not in codes:
+            codes.add(each.code)
+            finding = build_finding(each, [], log)
+            yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run continued afterwards")
+
+
+def _is_survived(sighting: Sighting, log: ScannedLog) -> bool:
+    return log.progress - sighting.progress > _SURVIVED and sighting.message.role is not PatternRole.END
+
+
+def _filter_by_role(sightings: Iterable[Sighting], role: PatternRole) -> list[Sighting]:
+    return [each for each in sightings if each.message.role is role]
+
+
+_SOCKET = "Socket"
+
+
+def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
+    """Sockets on some nodes while others use the fabric, or although the same node has adapters."""
+    took: dict[str, set[str]] = {}
+    hcas: dict[str, tuple[str, ...]] = {}
+    for each in log.ranks.values():
+        if each.network:
+            took.setdefault(each.network, set()).add(each.host)
+        if each.hcas:
+            hcas[each.host] = each.hcas
+    slow = sorted(took.get(_SOCKET, ()))
+    fast = sorted(host for network, hosts in took.items() if network != _SOCKET for host in hosts)
+    with_hcas = [host for host in slow if host in hcas]
+    named = [host for host in slow if host not in fast] if fast else with_hcas
+    if named:
+        present = hcas.get(named[0], ())[:4]
+        reason = (
+            f"{fold_names(fast)} {agree(fast, 'uses', 'use')} the fabric"
+            if fast
+            else f"{', '.join(present)} {agree(present, 'is', 'are')} present"
+        )
+        yield collective.SOCKETS.finding(
+            severity=Severity.WARN,
+            nodes=tuple(named),
+            seen=f"NCCL uses TCP sockets on {fold_names(named)} although {reason}",
+            why="TCP sockets have about a tenth of the fabric's bandwidth, and every collective waits for the slowest"
+            " node.",
+            fix=collective.SOCKETS.fix("log", where=format_shell("{names}", names=fold_names(named))),
+        )
+    versions = {each.version: each.host for each in log.ranks.values() if each.version}
+    if len(versions) > 1:
+        places = ", ".join(f"{version} on {host}" for version, host in sorted(versions.items()))
+        yield software.NCCL.finding(
+            severity=Severity.WARN,
+            nodes=tuple(sorted(versions.values())),
+            seen=f"NCCL versions differ: {places}",
+            why="Nodes that load different versions of NCCL often can't talk to each other.",
+            fix=software.NCCL.fix("paths"),
+        )
+
+
+def find_incomplete_init(log: ScannedLog) -> Finding | None:
+    """NCCL's initialization began and never completed: which ranks are in it, and which never appeared."""
+    waiting = log.nccl.open()
+    if not waiting or log.progress:
+        return None
+    there = list(log.nccl.ranks.values())
+    missing = list_missing_ranks(there, log.nccl.world)
+    ranks = [each.rank for each in waiting if each.rank is not None]
+    seen = f"{name_ranks(ranks)} began NCCL initialization, but the log ends before it completed"
+    if missing:
+        seen += f"; {name_ranks(missing)} of {log.nccl.world} never appeared in NCCL's log"
+    nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
+    return undetermined.INIT_INCOMPLETE.finding(
+        nodes=nodes[:8],
+        ranks=missing or tuple(sorted(ranks)),
+        seen=seen,
+        fix=undetermined.INIT_INCOMPLETE.fix(ranks=Shell(name_ranks(missing) if missing else "each rank")),
+    )
+
+
+def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
+    """Only echoes: the first death is in another log."""
+    if not echoes:
+        return None
+    first = sort_sightings(echoes)[0]
+    return undetermined.PEER_LOST.finding(
+        nodes=(first.node,) if first.node else (),
+        ranks=() if first.rank is None else (first.rank,),
+        seen=f'the log shows "{first.text.visible(300)}" and no earlier cause',
+        fix=undetermined.PEER_LOST.fix(),
+    )
+
+
+def describe_unknown_errors(log: ScannedLog) -> Finding | None:
+    """Errors that match no known message."""
+    if not log.unknown:
+        return None
+    seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(log.unknown[-3:]))
+    return undetermined.UNKNOWN.finding(
+        nodes=(),
+        seen=f"found no known cause in {format_count(log.lines, 'line')}; the last errors are {seen}",
+        fix=undetermined.UNKNOWN.fix(),
+    )

@@ -1,0 +1,351 @@
+"""Reads logs line by line; memory is bounded by messages and ranks, not by the size of the log."""
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import field
+
+from aboard.diagnoses.catalogue import KnownMessage, list_output_patterns
+from aboard.diagnoses.output_patterns import PatternRole, PatternSource, cause, end
+from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.doctor.logs.line_prefixes import ParsedLogLine, parse_log_line, split_terminal_line
+from aboard.doctor.logs.nccl_log import NcclLine, NcclLogSummary, parse_nccl_line
+from aboard.doctor.logs.pattern_keywords import extract_keywords
+from aboard.doctor.logs.sighting import ScannedLog, Sighting
+from aboard.doctor.logs.timestamps import parse_timestamp
+from aboard.doctor.logs.tracebacks import LoggedException, TracebackParser, is_exception_line
+from aboard.lazy_dataclass import dataclass
+
+LINE_LIMIT = 16_384
+_SHOWN = 400
+_MOST_SIGHTINGS = 20_000
+_MOST_SHAPES = 50_000
+_UNKNOWN = 5
+_RECENT = 40
+# torchrun's summary of a failure, one field a line.
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
+# NCCL logs each connection attempt as INFO; the last one is fatal.
+_LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
+# Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
+_LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
+
+RAISED = (
+    death.RAISED,
+    cause(r"", "The rank's own code raised an exception that nothing caught.", fix="trial", weight=1),
+)
+# Of torchrun's summary: another failure, and the one that it saw first.
+SUMMED_UP = tuple(
+    (death.EXITED, end(r"", "The launcher reports that a rank exited, but not why.", fix="output", weight=weight))
+    for weight in (2, 3)
+)
+SUMMED_UP_KILLED = tuple((death.KILLED, end(r"", fix="memory", weight=weight)) for weight in (2, 3))
+_WRAPPERS = (
+    *("CheckpointException", "torch.distributed.elastic", "ChildFailedError"),
+    *("CalledProcessError", "SignalException", "DistBackendError"),
+)
+
+
+# Most of a log is progress, and a gigabyte must be skipped quickly: only a line with one of these words is parsed.
+_WORDS = (
+    *("rror", "xception", "raceback", "ailed", "ailure", "FAIL", "NCCL WARN", "imed out", "imeout", "IMEOUT", "timed"),
+    *("refused", "reset by", "losed", "illed", "illing", "signal", "SIG", "enied", "ot found", "No such", "no socket"),
+    *("annot", "an't", "exit", "Xid", "DUE TO", "oom", "OOM", "emory", "ismatch", "nterrupt", "Init ", "Bootstrap"),
+    *("Using network", "Using internal", "NET/IB", "NCCL version", "atchdog", "eartbeat", "RDMA", "Root Cause"),
+    *("CANCELLED", "ault", "bort", "uplicate", "stuck", "nable", "issing", "nvalid", "space left", "uota", "Read-only"),
+    *("responding", "tale", "blocked for", "nan", "NaN", "NAN", "inf", "host  ", "rank  ", "time  ", "exitcode"),
+    *("Expired", "Rewound", "CHANGED", "ssert", "llegal", "fallen", "ECC", "NVLink", "SXid", "Slowdown", "Ninja"),
+    *("nvalid", "unrecognized", "required", "Gated", "offline", "Offline", "reduction", "ready only", "central"),
+    *("Header", "UNAVAIL", "not match", "expects same", "core dumped", "FATAL", "binding", "equal to", "hostfile"),
+    *("requested", "torn", "unexpected", "Unexpected", "incomplete", "last enqueued", "throttle", "ultiple Ranks"),
+    *("mixed", "incompatible", "insufficient", "too old", "no GPU", "No CUDA", "no CUDA", "no kernel", "lookup"),
+    *("loss scale", "ancdata", "new thread", "fork", "bad_alloc", "mmap", "pos ", "not a valid", "have a file"),
+    *("local folder", "world size", "sendBytes", "recvValue", "peer", "ordinal", "handle", "Node failure", "Broken"),
+    *("No route", "nreachable", "resolve", "kex_", "returned", "ssh:", "command not", "chdir", "execve", "WorkNCCL"),
+    *("dump signal", "process down", "nv files", "device driver", "key in", "identification", "network addresses"),
+    *("monitoredBarrier", "Terminat", "terminat", "failed", "Enabled", "isabled", "retrying", "mark a variable"),
+    *("manag", " PD ", "PENDING", "Reason=", "exhausted"),
+)
+# Searched one by one: a pattern of all these words is three times as slow.
+_TRIGGERS = tuple(dict.fromkeys(_WORDS))
+_STEPS = ("loss", "step", "it/s]", "s/it", "iteration", "epoch", "Epoch", "tokens/s", "samples/s", "throughput")
+_DIGITS = b"0123456789"
+_MOST_LINE_SHAPES = 200_000
+
+# Flags of a line.
+DULL, PROGRESS, WORTH = 0, 1, 2
+
+
+class LineFilter:
+    """Remembers the shapes of lines without digits, so that a line like a known one is classified for free."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[int, int] = {}
+
+    def kind(self, line: bytes) -> int:
+        shape = hash(line.translate(None, _DIGITS))
+        known = self._shapes.get(shape)
+        if known is None:
+            if len(self._shapes) >= _MOST_LINE_SHAPES:
+                self._shapes.clear()
+            known = self._shapes[shape] = _classify_line(line.decode("utf-8", "replace"))
+        return known
+
+
+def _classify_line(text: str) -> int:
+    worth = any(word in text for word in _TRIGGERS)
+    steps = any(word in text for word in _STEPS)
+    return (WORTH if worth else DULL) | (PROGRESS if steps else DULL)
+
+
+class LogScanner:
+    """Feed it files by name and lines as bytes; `reading` is what it knows so far."""
+
+    def __init__(self, *, all_lines: bool = False) -> None:
+        self._messages = list_output_patterns(PatternSource.LOG)
+        self._words = [
+            (word, number)
+            for number, (_, message) in enumerate(self._messages)
+            for word in extract_keywords(message.pattern) or ("",)
+        ]
+        self._all_lines = all_lines
+        self._files: list[str] = []
+        self._lines = self._number = self._progress = 0
+        self._trigger = LineFilter()
+        self._recent: deque[bytes] = deque(maxlen=_RECENT)
+        self._seen: dict[tuple[object, ...], Sighting] = {}
+        self._fitting: dict[str, tuple[KnownMessage, ...]] = {}
+        self._unknown: deque[Untrusted] = deque(maxlen=_UNKNOWN)
+        self._traces = TracebackParser()
+        self._index = LogNodeIndex()
+        self._nccl = NcclLogSummary()
+        self._block: dict[str, str] = {}
+        self._root_cause = False
+        self._of_file: tuple[str, int | None] = ("", None)
+        self._last = b""
+
+    def begin(self, name: str) -> None:
+        """Starts a file: the following lines belong to it."""
+        self._files.append(name)
+        self._number = 0
+        self._recent.clear()
+        self._traces = TracebackParser()
+        self._block = {}
+        self._root_cause = False
+        self._of_file = parse_file_name(name)
+
+    def take(self, line: bytes) -> None:
+        self._lines += 1
+        self._number += 1
+        self._last = line or self._last
+        kind = self._trigger.kind(line)
+        if kind & PROGRESS:
+            self._progress += 1
+        if not kind & WORTH and not (self._traces.waiting or self._block or self._all_lines):
+            if kind == DULL or self._number % 16 == 0:
+                self._recent.append(line)
+            return
+        for text in split_terminal_line(line[:LINE_LIMIT]):
+            self._parse_line(text)
+        self._recent.append(line)
+
+    def reading(self) -> ScannedLog:
+        return ScannedLog(
+            files=tuple(self._files),
+            lines=self._lines,
+            sightings=list(self._seen.values()),
+            nccl=self._nccl,
+            unknown=list(self._unknown),
+            progress=self._progress,
+            by_address=self._index.by_address,
+            by_rank=self._index.by_rank,
+            last=tuple(Untrusted(text[:_SHOWN]) for text in split_terminal_line(self._last[:LINE_LIMIT])[-1:]),
+        )
+
+    def _parse_line(self, line: str) -> None:
+        parsed = parse_log_line(line)
+        self._index.add_prefix(parsed)
+        if "NCCL" in line:
+            self._take_nccl_line(line, parsed)
+        if parsed.rank is not None and ("WorkNCCL(" in line or "last enqueued" in line):
+            self._nccl.add_watchdog_line(parsed.rank, line)
+        if self._take_summary_line(parsed):
+            return
+        raised = self._traces.take(parsed.source, parsed.text)
+        text = raised.text if raised else parsed.text
+        for known in self._match_messages(text):
+            found = known[1].regex.search(text)
+            if found:
+                self._record_sighting(known, found, parsed, text, raised)
+                return
+        if raised:
+            self._record_exception(raised, parsed)
+        elif not parsed.mild and is_exception_line(parsed.text):
+            self._unknown.append(Untrusted(parsed.text[:_SHOWN]))
+
+    def _match_messages(self, text: str) -> tuple[KnownMessage, ...]:
+        """The messages that match lines of this shape, cached: a flood of errors is mostly one line."""
+        shape = _LONG_NUMBER.sub("0", text)
+        known = self._fitting.get(shape)
+        if known is None:
+            near = dict.fromkeys([number for word, number in self._words if word in text])
+            known = tuple(self._messages[number] for number in near if self._messages[number][1].regex.search(text))
+            if len(self._fitting) >= _MOST_SHAPES:
+                self._fitting.clear()
+            self._fitting[shape] = known
+        return known
+
+    def _take_nccl_line(self, line: str, parsed: ParsedLogLine) -> None:
+        own = parse_nccl_line(line)
+        if own is None:
+            return
+        self._nccl.take(own)
+        self._index.add_nccl_line(own, self._nccl)
+        parsed.node, parsed.pid = own.host, own.pid
+        parsed.level = "I" if own.level == "INFO" and not _LAST_TRY.search(line) else ""
+        known = self._nccl.ranks.get((own.host, own.pid))
+        if parsed.rank is None and known is not None:
+            parsed.rank = known.rank
+
+    def _take_summary_line(self, parsed: ParsedLogLine) -> bool:
+        """Parses the fields of torchrun's summary, the best source for the host and rank of a failure."""
+        found = _FIELD.match(parsed.text)
+        if found is None:
+            if "first observed failure" in parsed.text:
+                self._root_cause = True
+            return False
+        name, value = found[1], found[2]
+        if name == "time":
+            self._block = {"time": value.replace("_", " ")}
+        elif self._block:
+            self._block[name] = value
+            if name == "exitcode":
+                self._record_summary()
+        return True
+
+    def _record_summary(self) -> None:
+        block, self._block = self._block, {}
+        code = block["exitcode"]
+        rank = int(block["rank"]) if block.get("rank", "").isdecimal() else None
+        source = ParsedLogLine(text="", node=block.get("host", ""), rank=rank, at=parse_timestamp(block["time"]))
+        self._index.add_prefix(source)
+        known = (SUMMED_UP_KILLED if code.startswith("-") else SUMMED_UP)[self._root_cause]
+        self._root_cause = False
+        match = re.match(r"(?P<code>.*)", code)
+        if match:
+            self._record_sighting(known, match, source, f"torchrun: rank {rank} on {source.node} exitcode {code}", None)
+
+    def _record_exception(self, exception: LoggedException, parsed: ParsedLogLine) -> None:
+        if any(name in exception.text for name in _WRAPPERS):
+            return
+        match = re.match(r"(?P<type>[\w.]+)", exception.text)
+        if match:
+            self._record_sighting(RAISED, match, parsed, exception.text, exception)
+
+    def _record_sighting(
+        self,
+        known: KnownMessage,
+        found: re.Match[str],
+        parsed: ParsedLogLine,
+        text: str,
+        exception: LoggedException | None,
+    ) -> None:
+        diagnosis, message = known
+        groups = {name.rstrip("234"): Untrusted(value) for name, value in found.groupdict().items() if value}
+        node, rank = self._find_source(parsed, groups)
+        mild = parsed.mild and message.role in (PatternRole.CAUSE, PatternRole.WAIT, PatternRole.ECHO)
+        key = (id(message), node, rank, mild, len(self._files))
+        before = self._seen.get(key)
+        if before is not None:
+            before.count += 1
+            if message.role is PatternRole.HINT:
+                before.groups, before.text = groups, Untrusted(text[:_SHOWN])
+            return
+        if len(self._seen) >= _MOST_SIGHTINGS:
+            return
+        self._seen[key] = Sighting(
+            diagnosis=diagnosis,
+            message=message,
+            file=len(self._files),
+            line=self._number,
+            at=parsed.at if parsed.at is not None else self._find_previous_time(),
+            text=Untrusted(text[:_SHOWN]),
+            node=node,
+            rank=rank,
+            local=parsed.local,
+            groups=groups,
+            mild=mild,
+            progress=self._progress,
+            frame=Untrusted(exception.frame) if exception else NO_TEXT,
+        )
+
+    def _find_source(self, parsed: ParsedLogLine, groups: dict[str, Untrusted]) -> tuple[str, int | None]:
+        rank = _parse_number(groups, "rank", parsed.rank)
+        if rank is None and parsed.task is not None and parsed.local is None:
+            rank = parsed.task
+        if rank is None:
+            rank = self._of_file[1]
+        pid = _parse_number(groups, "pid", parsed.pid)
+        node = groups.get("node", NO_TEXT).visible() or parsed.node or self._index.by_pid.get(pid or -1, "")
+        if not node and rank is not None:
+            node = self._index.by_rank.get(rank, "")
+        if rank is None and pid is not None:
+            rank = self._index.rank_of_pid.get((node, pid))
+        return self._index.node(node) or self._of_file[0], rank
+
+    def _find_previous_time(self) -> float | None:
+        """The time of the nearest line before that has one."""
+        for line in reversed(self._recent):
+            at = parse_timestamp(line[:200].decode("utf-8", "replace"))
+            if at is not None:
+                return at
+        return None
+
+
+def _parse_number(groups: Mapping[str, Untrusted], name: str, otherwise: int | None) -> int | None:
+    found = groups.get(name, NO_TEXT).match(r"^\d{1,9}$")
+    return int(found[0]) if found else otherwise
+
+
+_MOST = 200_000
+# A log of one node or rank usually has it in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
+_FILE_RANK = re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)")
+_FILE_NODE = re.compile(r"(?:^|[._-])((?:gpu|node|host|worker|compute|cn|dgx|n)[A-Za-z]*-?\d+)(?=[._-]|$)")
+
+
+@dataclass(kw_only=True)
+class LogNodeIndex:
+    """Maps addresses, pids and ranks to nodes, as lines name them; bounded."""
+
+    by_address: dict[str, str] = field(default_factory=dict)
+    by_pid: dict[int, str] = field(default_factory=dict)
+    by_rank: dict[int, str] = field(default_factory=dict)
+    rank_of_pid: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def add_nccl_line(self, line: NcclLine, log: NcclLogSummary) -> None:
+        """NCCL's prefix has the host and the process, and its lines the address and the rank."""
+        known = log.ranks.get((line.host, line.pid))
+        if known is None or len(self.by_pid) >= _MOST:
+            return
+        self.by_pid[line.pid] = line.host
+        if known.address:
+            self.by_address[known.address] = line.host
+        if known.rank is not None:
+            self.by_rank[known.rank] = line.host
+            self.rank_of_pid[line.host, line.pid] = known.rank
+
+    def add_prefix(self, parsed: ParsedLogLine) -> None:
+        """Records the node of a rank from a prefix that names both."""
+        if parsed.node and parsed.rank is not None and len(self.by_rank) < _MOST:
+            self.by_rank.setdefault(parsed.rank, parsed.node)
+
+    def node(self, name: str) -> str:
+        """The node's name for an address, where a line gave it."""
+        return self.by_address.get(name, name)
+
+
+def parse_file_name(name: str) -> tuple[str, int | None]:
+    """The node and rank in a file's name."""
+    base = name.rpartition("/")[2]
+    node, rank = _FILE_NODE.search(base), _FILE_RANK.search(base)
+    return (node[1] if node else ""), (int(rank[1]) if rank else None)

@@ -1,0 +1,1 @@
+"""NCCL's own report (RAS) of a hanging job."""

@@ -1,0 +1,1 @@
+"""What several subjects use: differences between nodes, probes by script, fixes."""

@@ -1,0 +1,1 @@
+"""A run that is slower than it was: the late rank, the slow link."""

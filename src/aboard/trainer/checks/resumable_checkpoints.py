@@ -1,0 +1,58 @@
+"""The checkpoints that a training could resume from, read from their manifests before any rank starts."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.shared.answer_text import require_output
+
+# The manifests by checkpoint directory.
+CheckpointManifests = Mapping[Untrusted, Mapping[str, Any]]
+
+NAME = "checkpoints"
+# The newest few, each up to its list of tensors, which grows with the model. A link may lead to a device without end.
+_SCRIPT = """d=$1
+case $d in '~/'*) d=$HOME/${d#??} ;; esac
+ls -t "$d"/manifest.json "$d"/step-*/manifest.json 2>/dev/null | head -n 8 | while IFS= read -r file; do
+    [ -f "$file" ] && [ ! -L "$file" ] || continue
+    printf '\\n== %s\\n' "$file"
+    head -c 4194304 "$file" | sed -n '/^"tensors":/q;p'
+done"""
+_MARK = "== "
+
+
+def build_checkpoints_probe(folder: str) -> Probe[CheckpointManifests]:
+    """The probe of a training's directory, or of one checkpoint; `~/` is the home on the node."""
+    command = ProbeCommand(argv=("sh", "-c", _SCRIPT, "sh", folder))
+    return Probe(name=NAME, question=command, parse=parse_checkpoints)
+
+
+def parse_checkpoints(answer: ProbeAnswer) -> CheckpointManifests:
+    """Parses the manifests, skipping damaged ones."""
+    output = require_output(answer, "reading the checkpoints timed out")
+    found = {}
+    for part in f"\n{output.stdout}".split(f"\n{_MARK}")[1:]:
+        path, _, head = part.partition("\n")
+        content = _parse_manifest(head)
+        if content is not None:
+            found[Untrusted(path.rpartition("/")[0])] = content
+    return found
+
+
+def find_newest_checkpoint(
+    answers: Mapping[str, CheckpointManifests],
+) -> tuple[str, Untrusted, Mapping[str, Any]] | None:
+    """The node, the directory and the manifest of the checkpoint that was saved last."""
+    every = [(node, path, manifest) for node, manifests in answers.items() for path, manifest in manifests.items()]
+    return max(every, key=lambda each: (each[2]["serial"], each[1]), default=None)
+
+
+def _parse_manifest(head: str) -> dict[str, Any] | None:
+    """A manifest's fields before its tensors; each is on a line of its own."""
+    try:
+        content = json.loads(head.rstrip().rstrip(",") + "}")
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("serial"), int) else None

@@ -1,1 +1,0 @@
-"""Rules over a run's evidence, of the same kind as those in `checks`: the earliest cause, not the cascade."""

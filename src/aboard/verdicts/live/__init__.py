@@ -1,1 +1,0 @@
-"""Rules over the evidence of a run that is stuck or slow."""
