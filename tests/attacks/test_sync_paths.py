@@ -13,9 +13,9 @@ from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.collect_paths import collect_from_nodes
 from aboard.flows.sync.source_tree import scan_code, scan_data
-from aboard.flows.sync.sync_directory import build_sync_directory
 from aboard.flows.sync.sync_sources import load_training_files, scan_sources
 from aboard.flows.sync.tree_difference import SMALL_BYTES
+from aboard.flows.train.input_directory import build_sync_directory
 from aboard.sandbox import Sandbox
 from aboard.transport.node_dialer import NodeDialer
 

@@ -15,7 +15,7 @@ from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError, decode
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.flows.environment.installed_distributions import read_environment
 from aboard.flows.environment.wheel_packing import pack_distribution
 from aboard.flows.sync.collect_paths import collect_from_nodes

@@ -25,8 +25,8 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.durable_files import FileEntry
 from aboard.flows.data import DataCheckRequest, inspect_data
-from aboard.flows.sync.sync_directory import build_sync_directory
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
+from aboard.flows.train.input_directory import build_sync_directory
 from aboard.train.checkpoint.commit_marker import MarkerError, RunSettings, parse_marker, parse_marker_head
 from aboard.train.checkpoint.setting_differences import find_differences
 from aboard.ui.data.plain_report import format_data_json, format_data_lines

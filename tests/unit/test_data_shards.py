@@ -17,7 +17,7 @@ from aboard.data.store.shard_manifest import format_manifest, read_manifest
 from aboard.data.store.token_shards import TokenShards
 from aboard.data.tokenize_workers.prepare_data import PreparedData, prepare_data
 from aboard.diagnoses import AboardError
-from aboard.flows.sync.sync_directory import build_sync_directory
+from aboard.flows.train.input_directory import build_sync_directory
 
 ROWS = 400
 

@@ -14,7 +14,7 @@ from aboard.agent import process_tree
 from aboard.agent.transfer.partial_file import part_name
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, ProtocolError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.download import DownloadProgress, DownloadResult, NodeDownload, download_tree
 from aboard.flows.sync.download_target import DownloadTarget, WantedFile, is_link_inside

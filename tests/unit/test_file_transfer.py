@@ -22,8 +22,9 @@ from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import FileEntry
-from aboard.flows.sync.sync_directory import SyncDirectory, build_sync_directory
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.flows.train.input_directory import build_sync_directory
 from aboard.transport.agent_link import open_link
 from aboard.transport.files.file_sender import (
     FIRST_WINDOW,

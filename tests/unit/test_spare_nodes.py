@@ -10,8 +10,9 @@ from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.run.failure_classes import FailureClass
 from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings
 from aboard.diagnoses import NO_FIX, AboardError, Finding
+from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.runs import death
-from aboard.diagnoses.trainer import file_sync, training
+from aboard.diagnoses.trainer import training
 from aboard.flows.launch import spare_nodes
 from aboard.flows.launch.recover_run import RecoveryFailed, RunRecovery
 from aboard.flows.launch.spare_nodes import SpareNodes

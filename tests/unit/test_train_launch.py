@@ -22,7 +22,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_state import RankException, RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
-from aboard.diagnoses.trainer import checkpoint, file_sync, model_loading
+from aboard.diagnoses.files import file_sync
+from aboard.diagnoses.trainer import checkpoint, model_loading
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.checkpoint_copies import CopySettings

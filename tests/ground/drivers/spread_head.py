@@ -16,8 +16,8 @@ from typing import Any
 
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, TransportError
-from aboard.flows.sync.sync_directory import build_sync_directory
 from aboard.flows.sync.sync_files import UploadProgress, sync_files
+from aboard.flows.train.input_directory import build_sync_directory
 from aboard.transport.node_dialer import DialResult, NodeDialer
 
 

@@ -12,7 +12,7 @@ from aboard.core.cluster.file_transfer_errors import build_changed_error
 from aboard.core.cluster.node import Node
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError, ProtocolError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import escape_text
 from aboard.flows.sync.download_target import DownloadTarget, IncomingFile, WantedFile, is_link_inside
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import TypeVar
 
-from aboard.data.store.content_hash_cache import make_unreadable_error
+from aboard.content_hash_cache import make_unreadable_error
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import SMALL_BYTES
 from aboard.transport.files.tree_sender import PACK_BYTES, Pack

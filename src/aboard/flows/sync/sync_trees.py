@@ -10,9 +10,9 @@ from time import monotonic
 from typing import Any
 
 from aboard.agent.transfer.root_folder import TREE_SEPARATOR
+from aboard.content_hash_cache import ContentHash, ContentHashCache
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
-from aboard.data.store.content_hash_cache import ContentHash, ContentHashCache
 from aboard.diagnoses import AboardError, Finding
 from aboard.durable_files import FileEntry
 from aboard.flows.sync.file_packs import FilePacks

@@ -12,7 +12,7 @@ from aboard.agent.transfer.send_files import MOST_MARKER
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import escape_text
 from aboard.durable_files import FileEntry
 from aboard.flows.sync.download import DownloadProgress, NodeDownload, OnDownload

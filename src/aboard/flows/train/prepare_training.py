@@ -23,10 +23,11 @@ from aboard.diagnoses import AboardError, Finding, Shell, format_shell
 from aboard.diagnoses.usage import configuration
 from aboard.flows.launch.launch_run import LaunchSpec
 from aboard.flows.sync.download import OnDownload
-from aboard.flows.sync.sync_directory import SyncDirectory, build_sync_directory
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.flows.sync.sync_sources import refuse_system_path
 from aboard.flows.train.fetch_model import CODE, CONFIG, FILES, WEIGHTS, fetch_model, read_model_facts
+from aboard.flows.train.input_directory import build_sync_directory
 from aboard.flows.train.prepare_data import TokenizeProgress, TrainingDatasets, prepare_training_data
 from aboard.flows.train.recorded_checkpoints import read_recorded_training
 from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
