@@ -14,8 +14,9 @@ from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.flows.check.check_observer import NullCheckObserver
+from aboard.flows.conductor_client import ask_stop
 from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.control_socket import ask_stop, serve_control
+from aboard.flows.launch.control_socket import serve_control
 from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

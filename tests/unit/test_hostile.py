@@ -33,7 +33,7 @@ from aboard.flows.why.recorded_run import parse_recorded_run
 from aboard.flows.why.replay_run import replay_run
 from aboard.record.json_documents import RecordedFinding, build_findings_document
 from aboard.transport.supervisor_messages import EVENT_FIELDS, parse_event
-from aboard.ui.check.plain_lines import format_finding_lines
+from aboard.ui.finding_lines import format_finding_lines
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.json_output import dump_json
 from aboard.ui.launch.plain_lines import PlainLaunchWriter

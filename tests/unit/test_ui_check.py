@@ -22,11 +22,12 @@ from aboard.core.probes.probe import FileContents, Probe, ProbeFiles
 from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.ui.check.json_report import format_check_json
 from aboard.ui.check.node_table import CheckNodeTable
 from aboard.ui.check.plain_lines import format_check_lines
 from aboard.ui.check.report_view import CheckReportView
 from aboard.ui.check.subject_results import summarize_subjects
-from aboard.ui.json_output import format_check_json, to_plain_value
+from aboard.ui.json_output import to_plain_value
 from aboard.ui.merge_findings import merge_findings
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"

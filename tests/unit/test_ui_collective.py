@@ -12,7 +12,7 @@ from aboard.checks.collective.rank_report import compute_bandwidth
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.ui.check.collective_table import CollectiveTable, format_collective_lines, round_size
-from aboard.ui.json_output import format_check_json
+from aboard.ui.check.json_report import format_check_json
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SIZES = [1024 * 4**power for power in range(8)]

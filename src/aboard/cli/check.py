@@ -23,11 +23,11 @@ from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
 from aboard.flows.check.check_cluster import check_cluster
 from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.ui.check.json_report import format_check_json
 from aboard.ui.check.live_view import show_live_check
 from aboard.ui.check.plain_lines import format_check_lines
 from aboard.ui.check.report_view import CheckReportView
 from aboard.ui.check.subject_results import SubjectStatus, summarize_subjects
-from aboard.ui.json_output import format_check_json
 
 
 @click.command()

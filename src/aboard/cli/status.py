@@ -13,7 +13,7 @@ from aboard.cli.printed_output import print_findings, print_report
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.core.run.run_progress import RunProgress, describe_attempt
 from aboard.core.run.run_state import GenerationEnd
-from aboard.flows.launch.control_socket import ask_progress, watch_progress
+from aboard.flows.conductor_client import ask_progress, watch_progress
 from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs

@@ -11,7 +11,7 @@ import click
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import commands
-from aboard.flows.launch.control_socket import ask_stop
+from aboard.flows.conductor_client import ask_stop
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 

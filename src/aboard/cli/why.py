@@ -22,7 +22,7 @@ from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import AboardError, InputError, Problem, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
-from aboard.flows.launch.control_socket import ask_why
+from aboard.flows.conductor_client import ask_why
 from aboard.flows.status import find_resume_command, summarize_run
 from aboard.flows.why.bundle_replay import replay_bundle
 from aboard.flows.why.diagnosis_index import ALL_SUBJECTS

@@ -17,7 +17,7 @@ from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import encode_text
-from aboard.flows.launch.control_socket import watch_progress
+from aboard.flows.conductor_client import watch_progress
 from aboard.flows.slurm.watch_job import stream_step
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import RUN_ID, Runs

@@ -15,7 +15,7 @@ from aboard.core.text.byte_sizes import KIB, MIB, format_size
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import run_records
-from aboard.flows.bundle import FORMAT, MANIFEST, ROOT
+from aboard.flows.why.record_parts import FORMAT, MANIFEST, ROOT
 from aboard.flows.why.recorded_run import parse_json, parse_recorded_run
 from aboard.flows.why.replay_run import replay_run
 from aboard.lazy_dataclass import dataclass

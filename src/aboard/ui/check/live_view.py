@@ -17,8 +17,7 @@ from aboard.core.probes.check_subject import Subject
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity
 from aboard.lazy_dataclass import dataclass
-from aboard.ui.check.node_table import ONE_BY_ONE
-from aboard.ui.node_grid import GridRow, NodeGrid
+from aboard.ui.node_grid import ONE_BY_ONE, GridRow, NodeGrid
 from aboard.ui.status_marks import ANSWERED, NOT_ASKED, PENDING, SEVERITY_MARKS, StatusMark, find_worst, mark_node
 
 # Up to this many are named one by one.

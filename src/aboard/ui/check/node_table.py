@@ -16,11 +16,8 @@ from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.ui.check.subject_results import SubjectResult
 from aboard.ui.labelled_text import wrap_labelled
-from aboard.ui.node_grid import GridRow, NodeGrid
+from aboard.ui.node_grid import ONE_BY_ONE, GridRow, NodeGrid
 from aboard.ui.status_marks import StatusMark, find_worst, mark_node
-
-# Above this, equal nodes share a row.
-ONE_BY_ONE = 20
 
 # Traits that may be equal on all nodes, and their text if they are.
 TRAITS = {

@@ -21,6 +21,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.ui.check.collective_table import format_collective_lines
 from aboard.ui.check.node_table import format_milliseconds, format_offset
 from aboard.ui.check.subject_results import SubjectStatus, format_conclusion, format_source_note, summarize_subjects
+from aboard.ui.finding_lines import format_finding_lines
 
 
 def format_check_lines(
@@ -51,16 +52,3 @@ def format_check_lines(
             ranks = "" if node.interpreter is None else f", ranks use {escape_text(str(node.interpreter), 200)}"
             yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}{ranks}"
     yield f"done: {format_conclusion(facts, findings, outcomes)}; {seconds:.1f} s"
-
-
-def format_finding_lines(finding: Finding) -> Iterator[str]:
-    head = f"{_format_head(finding)} "
-    for field, text in (("seen", finding.seen), ("why", finding.why), ("fix", finding.fix)):
-        for line in text.splitlines():
-            yield f"{head}{field}: {line}".rstrip()
-    for consequence in finding.consequences:
-        yield f"{head}then: {_format_head(consequence)}: {' '.join(consequence.seen.split())}"
-
-
-def _format_head(finding: Finding) -> str:
-    return f"{finding.severity.word} {finding.code} {','.join(finding.nodes) or 'all'}"

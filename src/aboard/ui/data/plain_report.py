@@ -14,9 +14,9 @@ from typing import Any
 from aboard.data.length_statistics import build_bars
 from aboard.data.quality.data_report import DataReport
 from aboard.data.quality.row_statistics import DataStatistics
-from aboard.ui.check.plain_lines import format_finding_lines
 from aboard.ui.data.report_view import BARS, choose_lengths, format_conclusion, list_facts
 from aboard.ui.data.token_row import format_row_line
+from aboard.ui.finding_lines import format_finding_lines
 from aboard.ui.json_output import dump_json, to_plain_value
 from aboard.ui.number_format import format_count
 

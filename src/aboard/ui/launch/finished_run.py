@@ -16,8 +16,8 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import Finding, Severity
 from aboard.lazy_dataclass import dataclass
-from aboard.ui.check.plain_lines import format_finding_lines
 from aboard.ui.copyable_commands import CopyableCommands
+from aboard.ui.finding_lines import format_finding_lines
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.launch.run_cost import format_cost

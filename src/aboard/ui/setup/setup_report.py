@@ -7,7 +7,7 @@ from rich.text import Text
 
 from aboard.diagnoses import Finding
 from aboard.lazy_dataclass import dataclass
-from aboard.ui.check.plain_lines import format_finding_lines
+from aboard.ui.finding_lines import format_finding_lines
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.merge_findings import merge_findings
 from aboard.ui.status_marks import FINE
