@@ -14,7 +14,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.log_reader import DISORDER, EARLIEST, LogListing, LogReader, ReadPosition
 from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
 from aboard.record.run_directory import RunDirectory
-from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
+from aboard.verdicts.death.folded_tracebacks import TracebackFolder
 
 POLL_SECONDS = 0.5
 

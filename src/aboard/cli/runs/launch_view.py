@@ -38,7 +38,7 @@ from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
 from aboard.ui.log_lines import LogLineFormatter, format_script
 from aboard.ui.status_marks import FINE
-from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
+from aboard.verdicts.death.folded_tracebacks import TracebackFolder
 
 # The launch picks another port by itself.
 AUTO_FIXED_CODE = network.PORT_TAKEN.code

@@ -17,8 +17,7 @@ from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import checkpoint_copies, death
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
-from aboard.verdicts import gpu_failures
-from aboard.verdicts.death import lost_peers
+from aboard.verdicts.death import gpu_failures, lost_peers
 from aboard.verdicts.death.container_refusals import build_refusal_finding, find_refusal
 from aboard.verdicts.death.explain_rank_death import (
     DeathContext,
@@ -30,7 +29,7 @@ from aboard.verdicts.death.explain_rank_death import (
 from aboard.verdicts.death.first_death import find_first_death, find_lost_node, get_tail, is_echo, read_last_words
 from aboard.verdicts.death.lost_agents import report_disturbances, report_lost_agents
 from aboard.verdicts.fix_commands import build_check_command
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.verdicts.live.apply_rules import judge_by_rules
 
 _END = "end"
 _COMMAND_CHARS = 300
@@ -53,7 +52,7 @@ def conclude_run(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> 
 
 
 def _find_cause(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
-    why = Judgement() if unhurt else judge_evidence(evidence, DEATH_RULES)
+    why = Judgement() if unhurt else judge_by_rules(evidence, DEATH_RULES)
     cause = find_first_death(evidence)
     if stall is not None and (unhurt or (cause is not None and is_echo(evidence, cause))):
         # The stall is the cause, whichever rank gave up waiting first.
