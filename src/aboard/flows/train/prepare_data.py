@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from aboard.config.training.data_settings import SourceSettings
+from aboard.config.data_settings import SourceSettings
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.training_settings import DataPart
 from aboard.data.intake.validation_split import SplitSide
