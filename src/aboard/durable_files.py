@@ -14,7 +14,7 @@ from typing import Annotated
 
 from aboard.core.decoding import CustomDecoder, DecodeError, Matching
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import data
+from aboard.diagnoses.files import local_files
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
@@ -157,7 +157,7 @@ def hold_lock(path: Path, *, patience: float) -> Iterator[None]:
         if not acquire_lock(handle, patience=patience):
             host, process = read_lock_holder(handle)
             seen = f"process {process} on {host} is still preparing the same data and holds {path}"
-            raise AboardError(data.LOCKED, seen, process=process, host=host)
+            raise AboardError(local_files.LOCKED, seen, process=process, host=host)
         note_lock_holder(handle)
         yield
     finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_sync
+from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.untrusted import escape_text
 
 if TYPE_CHECKING:

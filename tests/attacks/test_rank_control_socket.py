@@ -10,8 +10,9 @@ from typing import Any
 
 from aboard.commands.check.check_observer import NullCheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.conduct.control_socket import ask_stop, serve_control
+from aboard.commands.launch.conduct.control_socket import serve_control
 from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.commands.shared.conductor_client import ask_stop
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest

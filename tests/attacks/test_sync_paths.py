@@ -8,11 +8,11 @@ import pytest
 from deadlines import slowness, within
 from node_homes import HomeTransport, run_sync
 
-from aboard.commands.sync.sync_directory import build_sync_directory
 from aboard.commands.sync.trees.collect_paths import collect_from_nodes
 from aboard.commands.sync.trees.source_tree import scan_code, scan_data
 from aboard.commands.sync.trees.sync_sources import load_training_files, scan_sources
 from aboard.commands.sync.trees.tree_difference import SMALL_BYTES
+from aboard.commands.train.input_directory import build_sync_directory
 from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError

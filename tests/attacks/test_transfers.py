@@ -19,7 +19,7 @@ from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError, decode
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.doctor.network.mesh_probe import ListenReply
 from aboard.transport.files.file_sender import FileSender
 from aboard.transport.files.peer_control import PeerControl, PeerEndpoint

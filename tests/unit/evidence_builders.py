@@ -20,7 +20,7 @@ from aboard.core.run.run_state import NodeConnection, RankProcess, Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.rules import DEATH_RULES
-from aboard.doctor.judge_evidence import judge_evidence
+from aboard.doctor.shared.apply_rules import judge_by_rules
 
 NOW = 1000.0
 WAITING = Untrusted(
@@ -61,7 +61,7 @@ def in_collective(seq: int = 20, **given: Any) -> RankSnapshot:
 
 def ending(given: Evidence) -> tuple[Finding, ...]:
     """What the rules say of a run's end."""
-    return judge_evidence(given, DEATH_RULES).findings
+    return judge_by_rules(given, DEATH_RULES).findings
 
 
 def evidence(

@@ -19,8 +19,8 @@ from aboard.commands.data.plain_report import format_data_json, format_data_line
 from aboard.commands.data.prepare_data import DataCheckRequest, inspect_data
 from aboard.commands.data.report_view import DataReportView
 from aboard.commands.shared.error_message import show_error
-from aboard.commands.sync.sync_directory import build_sync_directory
 from aboard.commands.train.fetch_model import fetch_model, read_model_facts
+from aboard.commands.train.input_directory import build_sync_directory
 from aboard.data.quality.data_report import DataReport
 from aboard.data.rows import RowLocation
 from aboard.data.sampling.document_segments import TruncationLosses

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 
-from aboard.commands.sync.sync_directory import build_sync_directory
+from aboard.commands.train.input_directory import build_sync_directory
 from aboard.data.sampling.sequence_packing import build_packed_sequences
 from aboard.data.store.shard_manifest import format_manifest, read_manifest
 from aboard.data.store.token_shards import TokenShards

@@ -16,7 +16,7 @@ from aboard.commands.sync.download import DownloadProgress, DownloadResult, Node
 from aboard.commands.sync.download_target import DownloadTarget, WantedFile, is_link_inside
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, ProtocolError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.transport.agent_link import open_link
 from aboard.transport.files.file_fetcher import FileFetcher, parse_relative_name

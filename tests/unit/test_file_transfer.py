@@ -17,8 +17,9 @@ from aboard.agent import frames, process_tree
 from aboard.agent.transfer.file_names import BadName, validate_file_name
 from aboard.agent.transfer.partial_file import PartialFile, part_name
 from aboard.agent.transfer.receive_folders import MARK, ReceiveFolders
-from aboard.commands.sync.sync_directory import SyncDirectory, build_sync_directory
+from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.commands.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.commands.train.input_directory import build_sync_directory
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unreachable

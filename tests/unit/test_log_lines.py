@@ -10,7 +10,7 @@ from aboard.core.text.fold_lines import WINDOW, OutputLine, fold_lines
 from aboard.core.text.input_text import agree
 from aboard.core.text.rank_sets import fold_ranks, name_ranks, parse_ranks
 from aboard.diagnoses import InputError
-from aboard.doctor.logs.folded_tracebacks import TracebackFolder
+from aboard.doctor.death.folded_tracebacks import TracebackFolder
 
 
 def _line(rank: int, text: str, at: float = 0.0, stream: str = "stdout") -> OutputLine:

@@ -13,8 +13,9 @@ from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.run.failure_classes import FailureClass
 from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings
 from aboard.diagnoses import NO_FIX, AboardError, Finding
+from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.runs import death
-from aboard.diagnoses.trainer import file_sync, training
+from aboard.diagnoses.trainer import training
 
 DOWN = death.NODE_GONE.finding(nodes=("n3",), seen="n3 does not answer", fix=NO_FIX)
 ACTIVE = ("n1", "n2")

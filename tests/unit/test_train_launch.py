@@ -26,7 +26,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_state import RankException, RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
-from aboard.diagnoses.trainer import checkpoint, file_sync, model_loading
+from aboard.diagnoses.files import file_sync
+from aboard.diagnoses.trainer import checkpoint, model_loading
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.explain_rank_death import DeathContext, DeathExplanation, explain_rank_death
 from aboard.record.event_log import read_events

@@ -11,9 +11,10 @@ import pytest
 from made_findings import made_finding
 from rich.console import Console, RenderableType
 
+from aboard.commands.check.json_report import format_check_json
 from aboard.commands.check.node_table import CheckNodeTable
 from aboard.commands.check.report_view import CheckReportView
-from aboard.commands.shared.json_output import format_check_json, to_plain_value
+from aboard.commands.shared.json_output import to_plain_value
 from aboard.commands.shared.merge_findings import merge_findings
 from aboard.commands.shared.plain_lines import format_check_lines
 from aboard.commands.shared.subject_results import summarize_subjects

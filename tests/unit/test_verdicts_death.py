@@ -20,7 +20,7 @@ from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.rules import DEATH_RULES, conclude_run
-from aboard.doctor.judge_evidence import judge_evidence
+from aboard.doctor.shared.apply_rules import judge_by_rules
 
 PLAN = Plan(
     run="r",
@@ -62,7 +62,7 @@ def test_a_rule_that_fails_is_reported_and_the_others_are_heard() -> None:
         raise KeyError("n9")
 
     given = Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 1, code=-9)]))
-    why = judge_evidence(given, (broken, *DEATH_RULES))
+    why = judge_by_rules(given, (broken, *DEATH_RULES))
     assert [each.code for each in why.findings] == ["run-killed"]
     (passed_over,) = why.ruled_out
     assert (passed_over.what, "KeyError: 'n9'" in passed_over.why) == ("a cause that the rule 'broken' finds", True)

@@ -16,6 +16,7 @@ from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import Finding, Severity
 from aboard.doctor.hang.undetermined import report_internal_error
 from aboard.doctor.judge_evidence import LIVE_RULES, judge_evidence
+from aboard.doctor.shared.apply_rules import judge_by_rules
 
 IMPORTS = stack(("/x/licensed.py", 1, "<module>"), ("<frozen importlib._bootstrap>", 9, "_load"))
 JOINING = StoreRequest(host="10.0.0.1", port=29500, world=8)
@@ -169,7 +170,7 @@ def test_a_rule_that_fails_keeps_no_other_from_being_heard() -> None:
         raise KeyError("eth1")
 
     given = waiting_for(RankSnapshot(process=process(), stack=IMPORTS), 25.0)
-    why = judge_evidence(given, (broken, *LIVE_RULES))
+    why = judge_by_rules(given, (broken, *LIVE_RULES))
     assert why.findings[0].code == "init-import-slow"
     assert any("'broken'" in each.what and "KeyError: 'eth1'" in each.why for each in why.ruled_out)
 

@@ -14,8 +14,8 @@ from resource import RUSAGE_SELF, getrusage
 from time import monotonic
 from typing import Any
 
-from aboard.commands.sync.sync_directory import build_sync_directory
 from aboard.commands.sync.sync_files import UploadProgress, sync_files
+from aboard.commands.train.input_directory import build_sync_directory
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, TransportError
 from aboard.transport.node_dialer import DialResult, NodeDialer

@@ -10,8 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from aboard.commands.check.node_table import ONE_BY_ONE
-from aboard.commands.shared.node_grid import GridRow, NodeGrid
+from aboard.commands.shared.node_grid import ONE_BY_ONE, GridRow, NodeGrid
 from aboard.commands.shared.status_marks import (
     ANSWERED,
     NOT_ASKED,

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.commands.shared.labelled_text import wrap_labelled
-from aboard.commands.shared.node_grid import GridRow, NodeGrid
+from aboard.commands.shared.node_grid import ONE_BY_ONE, GridRow, NodeGrid
 from aboard.commands.shared.status_marks import StatusMark, find_worst, mark_node
 from aboard.commands.shared.subject_results import SubjectResult
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
@@ -18,9 +18,6 @@ from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.doctor.host import subject as host
-
-# Above this, equal nodes share a row.
-ONE_BY_ONE = 20
 
 # Traits that may be equal on all nodes, and their text if they are.
 TRAITS = {

@@ -32,7 +32,7 @@ from aboard.core.run.recovery_policy import Action
 from aboard.core.run.run_state import describe_spare
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines, quote_word
-from aboard.doctor.logs.folded_tracebacks import TracebackFolder
+from aboard.doctor.death.folded_tracebacks import TracebackFolder
 from aboard.doctor.network import diagnoses as network
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.rank_logs.log_reader import LogReader

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard import __version__
-from aboard.commands.runs.record_parts import LOGS, encode_json, read_record_parts
+from aboard.commands.runs.record_parts import FORMAT, LOGS, MANIFEST, ROOT, encode_json, read_record_parts
 from aboard.core.secrets.secret_names import MASK, is_secret
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError
@@ -18,9 +18,6 @@ from aboard.diagnoses.usage import run_records
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import PRIVATE_FILE, SNAPSHOT_PREFIX, RunDirectory
 
-ROOT = "aboard-bundle"
-MANIFEST = "manifest.json"
-FORMAT = 1
 # The values of these variables show how a run was set up; of all others only names are kept.
 _PUBLIC_ENV_PREFIXES = (
     "NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "UCX_", "FI_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_",

@@ -12,6 +12,8 @@ from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.run_directory import RunDirectory
 
 LOGS = "logs.jsonl"
+# Of a bundle of them: its directory, its table of contents, and its version.
+ROOT, MANIFEST, FORMAT = "aboard-bundle", "manifest.json", 1
 PLAN, EVENTS, STACKS, FINDINGS = "plan.json", "events.jsonl", "stacks.json", "findings.json"
 # Only the last lines of each rank's log and the last samples: a verdict needs no more.
 LINES_PER_RANK = 400

@@ -9,7 +9,6 @@ from time import sleep, time
 import click
 from rich.console import Console
 
-from aboard.commands.launch.conduct.control_socket import ask_progress, watch_progress
 from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
@@ -17,6 +16,7 @@ from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.launch.view.run_cost import format_cost
 from aboard.commands.runs.run_list import RunListEntry, RunListView, format_run_lines
 from aboard.commands.runs.status import RunSummary, list_summaries, summarize_job_run, summarize_run
+from aboard.commands.shared.conductor_client import ask_progress, watch_progress
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.printed_output import print_findings, print_report
 from aboard.core.run.run_progress import RunProgress, describe_attempt

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aboard.commands.launch.conduct.control_socket import ask_stop
 from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs
+from aboard.commands.shared.conductor_client import ask_stop
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import commands
 from aboard.record.run_directory import RunDirectory

@@ -8,42 +8,13 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from aboard.commands.shared.subject_results import SubjectResult
-from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
-from aboard.core.probes.facts import Facts, Unknown
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.core.probes.facts import Unknown
+from aboard.diagnoses import Diagnosis, Severity
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
-from aboard.doctor.host import subject as host
 
-# Also beside `facts`, for compatibility; null means unknown.
-BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
 # Characters of an untrusted text.
 _LONGEST_TEXT = 4096
-
-
-def format_check_json(
-    facts: Facts, outcomes: Iterable[SubjectResult], findings: Iterable[Finding], seconds: float
-) -> str:
-    """Everything a check found: facts by node, results of multi-node probes, subjects and findings."""
-    basics = {probe.name: facts.of(probe) for probe in BASICS}
-    return dump_json(
-        {
-            "source": facts.cluster.source,
-            "seconds": round(seconds, 3),
-            "nodes": [_describe_node(facts, node, basics) for node in facts.cluster],
-            "exercises": facts.outcomes,
-            "subjects": {
-                each.subject.name: {
-                    "status": each.status.value,
-                    "reason": each.reason,
-                    "not_tested": dict(each.untested),
-                }
-                for each in outcomes
-            },
-            "findings": list(findings),
-        }
-    )
 
 
 def dump_json(value: Any) -> str:
@@ -97,15 +68,3 @@ def describe_interpreter(node: Node) -> dict[str, str] | None:
 def _format_key(key: Any) -> str:
     """A tuple, such as a pair of nodes, becomes its parts separated by a space, which no name contains."""
     return " ".join(map(_format_key, key)) if isinstance(key, tuple) else str(to_plain_value(key))
-
-
-def _describe_node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    contact = facts.contacts[node.name]
-    return {
-        "name": node.name,
-        "reached": isinstance(contact, ReachedNode),
-        **to_plain_value(contact),
-        "interpreter": describe_interpreter(node),
-        **{name: values.get(node.name) for name, values in basics.items()},
-        "facts": {probe: by_node[node.name] for probe, by_node in facts.answers.items() if node.name in by_node},
-    }

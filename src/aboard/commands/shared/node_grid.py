@@ -10,6 +10,8 @@ from rich.text import Text
 from aboard.commands.shared.status_marks import StatusMark
 from aboard.lazy_dataclass import dataclass
 
+# Above this, equal nodes share a row.
+ONE_BY_ONE = 20
 GAP = 2
 # Characters of a subject's name when the full names leave no room for the nodes.
 SHORT = 3

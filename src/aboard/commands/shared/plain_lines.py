@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.commands.check.collective_table import format_collective_lines
 from aboard.commands.check.node_table import format_milliseconds, format_offset
+from aboard.commands.shared.finding_lines import format_finding_lines
 from aboard.commands.shared.subject_results import (
     SubjectStatus,
     format_conclusion,
@@ -56,16 +57,3 @@ def format_check_lines(
             ranks = "" if node.interpreter is None else f", ranks use {escape_text(str(node.interpreter), 200)}"
             yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}{ranks}"
     yield f"done: {format_conclusion(facts, findings, outcomes)}; {seconds:.1f} s"
-
-
-def format_finding_lines(finding: Finding) -> Iterator[str]:
-    head = f"{_format_head(finding)} "
-    for field, text in (("seen", finding.seen), ("why", finding.why), ("fix", finding.fix)):
-        for line in text.splitlines():
-            yield f"{head}{field}: {line}".rstrip()
-    for consequence in finding.consequences:
-        yield f"{head}then: {_format_head(consequence)}: {' '.join(consequence.seen.split())}"
-
-
-def _format_head(finding: Finding) -> str:
-    return f"{finding.severity.word} {finding.code} {','.join(finding.nodes) or 'all'}"

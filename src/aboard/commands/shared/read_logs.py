@@ -10,7 +10,7 @@ from aboard.core.text.input_text import agree, suggest_fix
 from aboard.core.text.rank_sets import fold_ranks, name_ranks
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
-from aboard.doctor.logs.folded_tracebacks import TracebackFolder
+from aboard.doctor.death.folded_tracebacks import TracebackFolder
 from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.log_reader import DISORDER, EARLIEST, LogListing, LogReader, ReadPosition
 from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward

@@ -14,7 +14,7 @@ from aboard.core.cluster.file_transfer_errors import build_changed_error
 from aboard.core.cluster.node import Node
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError, ProtocolError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_fetcher import FileFetcher, FilePiece, RemoteEntry, RemoteTree

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from aboard.commands.sync.trees.source_tree import SourceTree
 from aboard.commands.sync.trees.tree_difference import SMALL_BYTES
-from aboard.data.store.content_hash_cache import make_unreadable_error
+from aboard.content_hash_cache import make_unreadable_error
 from aboard.transport.files.tree_sender import PACK_BYTES, Pack
 
 FILES_PER_PACK = 1000

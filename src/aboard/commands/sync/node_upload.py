@@ -11,14 +11,13 @@ from typing import Self, TypeVar
 
 from aboard.commands.sync.node_transfer import DirectoryState, NodeTransfer
 from aboard.commands.sync.sync_directory import SyncDirectory
+from aboard.content_hash_cache import make_changed_error, read_file_stamp
 from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error
 from aboard.core.cluster.node import Node
-from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
-from aboard.data.store.file_integrity import make_damage_error
-from aboard.data.store.shard_manifest import MANIFEST_NAME
 from aboard.diagnoses import AboardError, ProtocolError
 from aboard.durable_files import FileEntry, compute_sha256
+from aboard.file_integrity import make_damage_error
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender, FolderContents
 from aboard.transport.node_dialer import NodeDialer
@@ -195,7 +194,7 @@ class UploadSource:
     def __init__(self, directory: SyncDirectory, file: FileEntry) -> None:
         self._path = directory.folder / file.name
         self._file = file
-        self._made_by_us = any(each.name == MANIFEST_NAME for each in directory.files)
+        self._prepared = directory.prepared
 
     def __enter__(self) -> Self:
         self._stamp = read_file_stamp(self._path)
@@ -225,4 +224,4 @@ class UploadSource:
 
     def _make_damaged_error(self, why: str) -> AboardError:
         """Prepared data can be rebuilt; a user's own file can't, but may have been changed on purpose."""
-        return make_damage_error(self._path, why) if self._made_by_us else make_changed_error(self._path)
+        return make_damage_error(self._path, why) if self._prepared else make_changed_error(self._path)

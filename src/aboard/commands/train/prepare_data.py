@@ -14,7 +14,7 @@ from aboard.commands.data.prepare_data import (
     require_share,
     split_sides,
 )
-from aboard.config.training.data_settings import SourceSettings
+from aboard.config.data_settings import SourceSettings
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.training_settings import DataPart
 from aboard.data.intake.validation_split import SplitSide

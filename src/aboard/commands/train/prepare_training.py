@@ -11,7 +11,7 @@ from typing import Protocol
 
 from aboard.commands.launch.launch_run import LaunchSpec
 from aboard.commands.sync.download import OnDownload
-from aboard.commands.sync.sync_directory import SyncDirectory, build_sync_directory
+from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.commands.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.commands.sync.trees.sync_sources import refuse_system_path
 from aboard.commands.train.checkpoints.recorded_checkpoints import read_recorded_training
@@ -22,6 +22,7 @@ from aboard.commands.train.checkpoints.share_checkpoint import (
     share_checkpoint,
 )
 from aboard.commands.train.fetch_model import CODE, CONFIG, FILES, WEIGHTS, fetch_model, read_model_facts
+from aboard.commands.train.input_directory import build_sync_directory
 from aboard.commands.train.prepare_data import TokenizeProgress, TrainingDatasets, prepare_training_data
 from aboard.commands.train.trainer_process import TrainerProcess, estimate_memory
 from aboard.commands.train.training_payload import TrainingInputs, TrainingPayload

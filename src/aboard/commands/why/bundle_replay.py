@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from aboard.commands.runs.bundle import FORMAT, MANIFEST, ROOT
+from aboard.commands.runs.record_parts import FORMAT, MANIFEST, ROOT
 from aboard.commands.why.recorded_run import parse_json, parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
 from aboard.core.evidence.verdict import ReplayedJudgement

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from aboard import __version__
-from aboard.commands.launch.conduct.control_socket import ask_why
 from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
 from aboard.commands.runs.status import find_resume_command, summarize_run
+from aboard.commands.shared.conductor_client import ask_why
 from aboard.commands.shared.copyable_commands import CopyableCommands
 from aboard.commands.shared.findings_view import FindingsView
 from aboard.commands.shared.json_output import dump_json

@@ -4,16 +4,15 @@ from types import ModuleType
 
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.files import file_fetch, file_sync, local_files
 from aboard.diagnoses.nodes import agent_protocol, trust
-from aboard.diagnoses.runs import death
+from aboard.diagnoses.runs import checkpoint_copies, death
 from aboard.diagnoses.slurm import allocation, remote_runs, submission
 from aboard.diagnoses.trainer import (
     adapter,
     checkpoint,
     data,
     data_quality,
-    file_fetch,
-    file_sync,
     model_loading,
     training,
 )
@@ -72,11 +71,13 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     TRAIN,
     _build_subject("training", "the training starts and makes progress", "aboard train", training, adapter),
     _build_subject("model", "every rank can load the model", "aboard train", model_loading),
-    _build_subject("checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint),
+    _build_subject(
+        "checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint, checkpoint_copies
+    ),
     _build_subject("spread", "every node has the files that ranks read", "aboard sync", file_sync),
     _build_subject("env", "every node has the head's Python environment", "aboard sync --env", environment),
     _build_subject("fetch", "files on the nodes can be copied here", "aboard export RUN --to DIR", file_fetch),
-    _build_subject("preparing", "data can be read and prepared", "aboard data FILE…", data),
+    _build_subject("preparing", "data can be read and prepared", "aboard data FILE…", data, local_files),
     _build_subject("files", "aboard.yaml and other files are valid", "aboard", configuration),
     _build_subject(
         *("commands", "commands and their arguments are valid", "aboard"),

@@ -1,1 +1,1 @@
-"""Training settings: defaults, derived values, conflicts, and the names that Hugging Face uses."""
+"""Training settings: defaults, derived values and conflicts."""

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from aboard.config.config_loader import LoadedConfig, build_recovery_request, load_config_files
+from aboard.config.data_settings import DataSettings, build_data_settings
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.adapter_files import read_adapter_config
-from aboard.config.training.data_settings import DataSettings, build_data_settings
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.setting_conflicts import find_conflicts
-from aboard.core.plan.training_settings import TRAIN_SETTINGS, Adapter, DataPart, Training
+from aboard.core.plan.training_settings import DEFAULT_OUTPUT_DIR, TRAIN_SETTINGS, Adapter, DataPart, Training
 from aboard.core.run.recovery_request import RecoveryRequest
 from aboard.core.text.data_reference import format_share
 from aboard.core.text.hub_names import is_path
@@ -20,7 +20,6 @@ from aboard.diagnoses.trainer import training
 from aboard.lazy_dataclass import dataclass
 
 DEFAULT_FILE = "aboard.yaml"
-OUTPUT = "output"
 MAX_LENGTH = 2048
 CONFIG = "config.json"
 
@@ -127,7 +126,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
         settings["num_train_epochs"] = defaults["num_train_epochs"]
     model = _resolve_model_folder(_resolve_path(config, section.model or "", "model"))
     tokenizer = data.tokenizer or model
-    output = str(Path(config.base("train", "output_dir"), section.output_dir or OUTPUT).absolute())
+    output = str(Path(config.base("train", "output_dir"), section.output_dir or DEFAULT_OUTPUT_DIR).absolute())
     resume = settings["resume"]
     if resume not in ("auto", "none"):
         settings["resume"] = str(Path(config.base("train", "resume"), resume).absolute())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_fetch, file_sync
+from aboard.diagnoses.files import file_fetch, file_sync
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 
 _WRITE_DIAGNOSES = {

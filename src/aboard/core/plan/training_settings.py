@@ -21,6 +21,8 @@ SaveSteps = int | Literal["auto"] | None
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
+DEFAULT_OUTPUT_DIR = "output"
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataPart:

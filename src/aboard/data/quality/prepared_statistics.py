@@ -11,10 +11,10 @@ from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.quality.rules.truncated_answers import CUT, LOST, flag_truncation
 from aboard.data.quality.statistics_json import decode_statistics
 from aboard.data.rows import EncodedRow
-from aboard.data.store.file_integrity import make_damage_error
 from aboard.data.store.shard_index import Documents
 from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses.untrusted import escape_text
+from aboard.file_integrity import make_damage_error
 
 
 def load_source_statistics(shards: TokenShards) -> tuple[DataStatistics, ...]:

@@ -13,11 +13,11 @@ from aboard.core.decoding import Word, decode
 from aboard.core.plan.training_settings import DataPart
 from aboard.data.rows import Ids, Mask
 from aboard.data.sampling.document_segments import SEGMENT_DTYPE, OverflowPolicy, TruncationLosses
-from aboard.data.store.file_integrity import check_file_size, make_damage_error
 from aboard.data.store.random_access_file import RandomAccessFile
 from aboard.data.store.shard_manifest import MANIFEST_NAME, make_manifest_error, read_manifest
 from aboard.data.store.token_shards import TokenShards
 from aboard.durable_files import FileEntry
+from aboard.file_integrity import check_file_size, make_damage_error
 from aboard.lazy_dataclass import dataclass
 
 Packing = Literal["packed", "padded"]

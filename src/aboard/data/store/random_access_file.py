@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from aboard.data.store.file_integrity import make_damage_error
+from aboard.file_integrity import make_damage_error
 
 
 class RandomAccessFile:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from aboard.data.store.file_integrity import make_damage_error
+from aboard.file_integrity import make_damage_error
 
 # A document: its first token in the shard, its tokens, its supervised tokens, whether it must not be split, its origin,
 # and 8 bytes of the hash of its tokens, by which equal documents are found.

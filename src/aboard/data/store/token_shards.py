@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from aboard.data.rows import Ids, Mask, RowLocation
-from aboard.data.store.file_integrity import check_file_hash, check_file_size, make_damage_error
 from aboard.data.store.random_access_file import RandomAccessFile
 from aboard.data.store.shard_index import ShardIndex
 from aboard.data.store.shard_manifest import ShardManifest, read_manifest
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.file_integrity import check_file_hash, check_file_size, make_damage_error
 from aboard.lazy_dataclass import dataclass
 
 # Open files of each kind: far below any limit, and enough for the shards that a rank reads at a time.

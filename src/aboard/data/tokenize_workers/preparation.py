@@ -10,14 +10,13 @@ from itertools import islice
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
+from aboard.content_hash_cache import ContentHashCache
 from aboard.core.decoding import decode
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.row_formats import RowFormat
 from aboard.data.intake.validation_split import SplitSide
 from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.quality.statistics_json import EDITION, decode_statistics, encode_statistics, make_numbered_location
-from aboard.data.store.content_hash_cache import ContentHashCache
-from aboard.data.store.file_integrity import check_file_hash
 from aboard.data.store.shard_manifest import (
     MANIFEST_NAME,
     MAX_BROKEN_ROWS,
@@ -50,6 +49,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import FileEntry, HashedFile, sync_folder, write_atomically
+from aboard.file_integrity import check_file_hash
 from aboard.lazy_dataclass import dataclass
 
 # Bytes of a source in one shard.

@@ -6,18 +6,18 @@ from functools import cached_property
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
+from aboard.content_hash_cache import ContentHashCache
 from aboard.data.quality import prepared_statistics
 from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.sampling.document_segments import OverflowPolicy
 from aboard.data.sampling.packed_sequences import PackedSequences, Packing
 from aboard.data.sampling.sequence_packing import build_packed_sequences, check_max_length
-from aboard.data.store.content_hash_cache import ContentHashCache
-from aboard.data.store.file_integrity import check_file_hash
 from aboard.data.store.token_shards import TokenShards
 from aboard.data.tokenize_workers.encoded_unit import RowEncoder
 from aboard.data.tokenize_workers.preparation import SHARD_BYTES, Preparation, PreparationSource
 from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
 from aboard.durable_files import FileEntry, hold_lock
+from aboard.file_integrity import check_file_hash
 from aboard.lazy_dataclass import dataclass
 
 __all__ = ["PreparationSource", "PreparedData", "TokenizeProgress", "prepare_data"]

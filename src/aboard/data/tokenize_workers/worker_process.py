@@ -11,13 +11,13 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
+from aboard.content_hash_cache import FileStamp, make_changed_error, read_file_stamp
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.read_chunk import read_rows
 from aboard.data.intake.row_formats import RowFormat
 from aboard.data.intake.validation_split import SplitSide
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.rows import DataRow, InvalidRow
-from aboard.data.store.content_hash_cache import FileStamp, make_changed_error, read_file_stamp
 from aboard.data.store.shard_manifest import Shard
 from aboard.data.tokenize_workers.chunk_inspection import InspectedChunk, InspectOrder, inspect_chunk
 from aboard.data.tokenize_workers.encoded_unit import RowEncoder, UnitRecord, write_unit

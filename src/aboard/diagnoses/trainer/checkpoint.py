@@ -1,6 +1,6 @@
 """Diagnoses of checkpoints that can't be written, resumed from or exported."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, warning
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice
 
 _INTACT = "The last complete checkpoint is intact, and the same command resumes from it."
@@ -204,20 +204,6 @@ PARTS_LOST = Diagnosis(
     " nodes before it resumes, but a part of every checkpoint is on a node that is off, or is damaged. It never"
     " silently starts training over.",
     fixes="aboard check {node}    # when it is back, the same command resumes; to start over: --set train.resume=none",
-)
-
-NOT_COPIED = warning(
-    code="checkpoint-not-copied",
-    title="parts of a checkpoint are on one node only",
-    symptoms=("is not copied to",),
-    explanation="Without a shared disk, each node copies its part of every checkpoint to another one, so that a lost"
-    " node costs no more than the steps since. A part of this checkpoint is on one node only; the run is not affected.",
-    fixes={
-        "full": "df -h    # on {node}: output_dir needs space for two more parts of a checkpoint",
-        "peer": "aboard check {nodes:words}    # can the nodes connect to each other?",
-        "damaged": "aboard check {nodes:words}    # is a disk or a link failing?",
-        "late": Advice("raise train.checkpoint_copy_rate, or save less often; the next run goes on with the copy"),
-    },
 )
 
 EXPORT_RUN = Diagnosis(

@@ -154,23 +154,6 @@ MIX_FAR = Diagnosis(
     fixes=Advice("set the weight of {name} to at least {least}, or remove it"),
 )
 
-UNREADABLE = Diagnosis(
-    code="data-unreadable",
-    title="a file can't be read",
-    symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 5] Input/output error"),
-    explanation="The operating system refused to read the file. Usually permissions are missing, or a disk is failing"
-    " (`sudo dmesg | tail`).",
-    fixes={"file": "ls -l {path}", "folder": "ls -ld {path}"},
-)
-
-CHANGED = Diagnosis(
-    code="data-changed",
-    title="a file changed while it was being read",
-    symptoms=("changed while it was being prepared", "changed while it was being sent"),
-    explanation="Training would use part of the old content and part of the new content.",
-    fixes=Advice("wait until the file is complete, then run the same command again"),
-)
-
 DISK = Diagnosis(
     code="data-disk",
     title="prepared data can't be written to disk",
@@ -182,14 +165,6 @@ DISK = Diagnosis(
     },
 )
 
-LOCKED = Diagnosis(
-    code="data-locked",
-    title="another process holds the lock on this data",
-    symptoms=("is still preparing the same data and holds",),
-    explanation="Another command is preparing the same data and has not finished within a day.",
-    fixes="ps -p {process}  # on {host}; wait for it, or stop it",
-)
-
 MANIFEST = Diagnosis(
     code="data-manifest",
     title="a directory of token shards can't be used",
@@ -199,15 +174,6 @@ MANIFEST = Diagnosis(
     fixes=Advice(
         "docs/token-shards.md describes the format; Aboard rebuilds what you remove from ~/.cache/aboard/data"
     ),
-)
-
-SHARD_DAMAGED = Diagnosis(
-    code="data-shard-damaged",
-    title="a token shard file changed after it was written",
-    symptoms=("but the manifest says",),
-    explanation="The file's size or hash differs from what was written. A copy may have been interrupted, or a disk"
-    " may be faulty.",
-    fixes="rm -r {folder}  # it is rebuilt",
 )
 
 WORKER_DIED = Diagnosis(

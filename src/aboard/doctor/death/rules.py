@@ -13,8 +13,7 @@ from aboard.core.run.events import COPY_OBSTACLES
 from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity, join_fixes
-from aboard.diagnoses.runs import death
-from aboard.diagnoses.trainer import checkpoint
+from aboard.diagnoses.runs import checkpoint_copies, death
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.doctor.death import gpu_failures, lost_peers
@@ -28,8 +27,8 @@ from aboard.doctor.death.explain_rank_death import (
 )
 from aboard.doctor.death.first_death import find_first_death, find_lost_node, get_tail, is_echo, read_last_words
 from aboard.doctor.death.lost_agents import report_disturbances, report_lost_agents
-from aboard.doctor.judge_evidence import judge_evidence
 from aboard.doctor.network import diagnoses as network
+from aboard.doctor.shared.apply_rules import judge_by_rules
 from aboard.doctor.shared.fix_commands import build_check_command
 
 _END = "end"
@@ -53,7 +52,7 @@ def conclude_run(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> 
 
 
 def _find_cause(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
-    why = Judgement() if unhurt else judge_evidence(evidence, DEATH_RULES)
+    why = Judgement() if unhurt else judge_by_rules(evidence, DEATH_RULES)
     cause = find_first_death(evidence)
     if stall is not None and (unhurt or (cause is not None and is_echo(evidence, cause))):
         # The stall is the cause, whichever rank gave up waiting first.
@@ -214,8 +213,8 @@ def report_missing_copies(evidence: Evidence) -> Iterator[Finding]:
             copy = next(iter(found.values()))
             seen = f"{copy.checkpoint.visible(40)} is not copied to {names}: {copy.why.visible(200)}"
             values = {"node": next(iter(found))} if obstacle == "full" else {"nodes": list(found)}
-            fix = checkpoint.NOT_COPIED.fix(obstacle, **({} if obstacle == "late" else values))
-            yield checkpoint.NOT_COPIED.finding(nodes=tuple(found), seen=seen, fix=fix)
+            fix = checkpoint_copies.NOT_COPIED.fix(obstacle, **({} if obstacle == "late" else values))
+            yield checkpoint_copies.NOT_COPIED.finding(nodes=tuple(found), seen=seen, fix=fix)
 
 
 # All but the last two explain the same end: the surest wins, and among equals the first in this list.

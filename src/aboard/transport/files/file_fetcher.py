@@ -9,7 +9,7 @@ from aboard.agent import frames
 from aboard.core.cluster.file_transfer_errors import build_name_error, build_read_error
 from aboard.core.decoding import MaxLength, decode
 from aboard.diagnoses import AboardError, ProtocolError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_channel import FileChannel

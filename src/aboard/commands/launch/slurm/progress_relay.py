@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from time import monotonic
 
-from aboard.commands.launch.conduct.control_socket import watch_progress
 from aboard.commands.launch.slurm.watch_job import stream_step
+from aboard.commands.shared.conductor_client import watch_progress
 from aboard.core.decoding import try_decode
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import JobStatus

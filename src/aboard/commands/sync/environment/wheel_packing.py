@@ -19,8 +19,8 @@ from aboard.agent.packages.installed_packages import RECORD, parse_metadata_name
 from aboard.agent.packages.wheel_install import SHEBANG, WheelLayout, format_record
 from aboard.agent.private_folders import make_private_folder
 from aboard.commands.sync.environment.installed_distributions import InstalledDistribution, PackagedFile
+from aboard.content_hash_cache import make_changed_error, read_file_stamp
 from aboard.core.decoding import try_decode
-from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
 from aboard.durable_files import compute_sha256
 from aboard.lazy_dataclass import dataclass
 

@@ -6,7 +6,7 @@ from dataclasses import field
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses.diagnosis import Finding
-from aboard.diagnoses.trainer import file_sync
+from aboard.diagnoses.files import file_sync
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.peer_control import PeerStatus
 

@@ -14,7 +14,7 @@ from aboard.core.cluster.file_sync import LeftOutPath
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import data
+from aboard.diagnoses.files import local_files
 from aboard.foreign_files import read_foreign_file, refuse_outside_link
 from aboard.lazy_dataclass import dataclass
 
@@ -190,7 +190,7 @@ class _Scan:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
             seen = f"{path} can't be read: {error.strerror}"
-            raise AboardError(data.UNREADABLE, seen, "folder", path=path) from error
+            raise AboardError(local_files.UNREADABLE, seen, "folder", path=path) from error
         if self._reads_rules:
             names = {entry.name for entry in entries}
             if GITIGNORE in names:
@@ -283,7 +283,7 @@ def _read_rules(path: Path) -> str:
         if error.errno != errno.EFBIG:
             return ""
         seen = f"{path} has more than {format_size(_MOST_RULES)}"
-        raise AboardError(data.UNREADABLE, seen, "file", path=path) from None
+        raise AboardError(local_files.UNREADABLE, seen, "file", path=path) from None
     return text.decode("utf-8", "surrogateescape")
 
 

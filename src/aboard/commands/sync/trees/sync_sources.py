@@ -108,8 +108,8 @@ def load_training_files(files: Sequence[str], sets: Sequence[str]) -> TrainingFi
         return TrainingFiles()
     # Imported here: pydantic takes 100 ms, which named paths don't need.
     from aboard.config.config_loader import load_config_files  # noqa: PLC0415
-    from aboard.config.training.data_settings import build_data_settings  # noqa: PLC0415
-    from aboard.config.training.train_settings import OUTPUT  # noqa: PLC0415
+    from aboard.config.data_settings import build_data_settings  # noqa: PLC0415
+    from aboard.core.plan.training_settings import DEFAULT_OUTPUT_DIR  # noqa: PLC0415
 
     config = load_config_files(files, sets)
     data, train = build_data_settings(config), config.document.train
@@ -118,7 +118,7 @@ def load_training_files(files: Sequence[str], sets: Sequence[str]) -> TrainingFi
     paths = [Path(name).absolute() for name in names]
     output = None
     if train is not None:
-        output = Path(config.base("train", "output_dir"), train.output_dir or OUTPUT).absolute()
+        output = Path(config.base("train", "output_dir"), train.output_dir or DEFAULT_OUTPUT_DIR).absolute()
         if train.model is not None:
             model = Path(config.base("train", "model"), Path(train.model).expanduser()).absolute()
             paths.append(model.parent if model.is_file() else model)

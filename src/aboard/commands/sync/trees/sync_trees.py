@@ -17,9 +17,9 @@ from aboard.commands.sync.sync_files import NodeSyncResult, sync_files
 from aboard.commands.sync.trees.node_trees import NodeTrees
 from aboard.commands.sync.trees.source_tree import SourceTree
 from aboard.commands.sync.trees.tree_difference import SMALL_BYTES
+from aboard.content_hash_cache import ContentHash, ContentHashCache
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
-from aboard.data.store.content_hash_cache import ContentHash, ContentHashCache
 from aboard.diagnoses import AboardError, Finding
 from aboard.durable_files import FileEntry
 from aboard.transport.node_dialer import NodeDialer

@@ -15,7 +15,7 @@ from aboard.commands.train.checkpoints.pass_parts import PartWish, pass_parts
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import escape_text
 from aboard.durable_files import FileEntry
 from aboard.lazy_dataclass import dataclass

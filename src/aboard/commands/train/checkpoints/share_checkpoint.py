@@ -257,6 +257,8 @@ async def _send_parts(
     sent = 0
     for names, nodes in groups.items():
         files = tuple(entries[name] for name in names)
-        directory = SyncDirectory(folder=folder, files=files, to=f"{request.folder}/{choice.offer.name}", peers=True)
+        to = f"{request.folder}/{choice.offer.name}"
+        # The cache can be filled again.
+        directory = SyncDirectory(folder=folder, files=files, to=to, peers=True, prepared=True)
         sent += (await sync_files(nodes, [directory], dialer, on_progress=on_progress)).sent
     return sent

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import data
+from aboard.diagnoses.files import local_files
 from aboard.durable_files import FileEntry, compute_sha256
 
 
 def make_damage_error(path: Path, why: str) -> AboardError:
     """The fix is the same for every file of a set: it can always be prepared again."""
     folder = path if path.is_dir() else path.parent
-    return AboardError(data.SHARD_DAMAGED, f"{path}: {why}", folder=folder)
+    return AboardError(local_files.SHARD_DAMAGED, f"{path}: {why}", folder=folder)
 
 
 def check_file_size(folder: Path, file: FileEntry) -> None:

@@ -8,7 +8,7 @@ from time import time_ns
 
 from aboard.agent.private_folders import make_private_folder
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import data
+from aboard.diagnoses.files import local_files
 from aboard.durable_files import compute_sha256, hold_lock, write_atomically
 from aboard.lazy_dataclass import dataclass
 
@@ -83,11 +83,11 @@ def read_file_stamp(path: Path) -> FileStamp:
 
 
 def make_unreadable_error(path: Path, error: OSError) -> AboardError:
-    return AboardError(data.UNREADABLE, f"{path} can't be read: {error.strerror}", "file", path=path)
+    return AboardError(local_files.UNREADABLE, f"{path} can't be read: {error.strerror}", "file", path=path)
 
 
 def make_changed_error(path: Path) -> AboardError:
-    return AboardError(data.CHANGED, f"{path} changed while it was being prepared")
+    return AboardError(local_files.CHANGED, f"{path} changed while it was being prepared")
 
 
 def _load_hashes(path: Path) -> dict[str, list[int | str]]:

@@ -1,0 +1,1 @@
+"""Failures of reading, writing and copying files, here and between nodes."""
