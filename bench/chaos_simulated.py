@@ -19,14 +19,14 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import Action, RecoverySettings
 from aboard.core.run.run_state import Run
-from aboard.data.sampling.source_mixing import SequenceDraw
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
-from aboard.train.batch_plan import BatchPlanner
-from aboard.train.progress import TrainingProgress
+from aboard.trainer.batch_plan import BatchPlanner
+from aboard.trainer.data.sampling.source_mixing import SequenceDraw
+from aboard.trainer.progress import TrainingProgress
 
 NODES, SPARES, RANKS = 6, 2, 4
 # Long enough that a busy machine loses no node.

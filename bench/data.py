@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from aboard.data.sampling.source_mixing import build_permutation
+from aboard.trainer.data.sampling.source_mixing import build_permutation
 from data_corpus import make_tokenizer, write_corpus
 from figures import Figures, main
 
@@ -27,10 +27,10 @@ OURS = """
 import json, sys
 from pathlib import Path
 from time import monotonic
-from aboard.data.tokens.encoder import Encoder
-from aboard.data.tokenize_workers.prepare_data import (PreparationSource, prepare_data)
-from aboard.data.intake.read_chunk import detect_format
-from aboard.data.intake.source_chunks import (SourceSpec, list_source_chunks)
+from aboard.trainer.data.tokens.encoder import Encoder
+from aboard.trainer.data.tokenize_workers.prepare_data import (PreparationSource, prepare_data)
+from aboard.trainer.data.intake.read_chunk import detect_format
+from aboard.trainer.data.intake.source_chunks import (SourceSpec, list_source_chunks)
 
 if __name__ == "__main__":
     folder, cache, tokenizer, workers, chunk = sys.argv[1:]

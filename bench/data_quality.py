@@ -11,9 +11,9 @@ from typing import Any
 from unittest import mock
 
 from aboard.commands.data.prepare_data import DataCheckRequest, inspect_data
-from aboard.data.quality import data_check, row_statistics
-from aboard.data.quality.row_sample import RowSample
 from aboard.diagnoses import Finding, Severity
+from aboard.trainer.data.quality import data_check, row_statistics
+from aboard.trainer.data.quality.row_sample import RowSample
 from data_quality_sets import HEALTHY, RUINS, make_healthy, make_instructions, make_ruined
 from figures import Figures, main
 

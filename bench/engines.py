@@ -118,7 +118,7 @@ def _measure_checkpoints(figures: Figures, crew: "Crew", model: Path) -> None:
     """The size of a checkpoint of LoRA beside that of all weights."""
     import save_cases  # noqa: PLC0415 - torch, as above
 
-    from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint  # noqa: PLC0415 - as above
+    from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint  # noqa: PLC0415 - as above
 
     sizes = {}
     for name, adapter in (("LoRA", Adapter()), ("all weights", None)):
@@ -134,7 +134,7 @@ def _measure_checkpoints(figures: Figures, crew: "Crew", model: Path) -> None:
 
 def estimate_offload(model: Path) -> str:
     """What a rank of two needs with its states on the host."""
-    from aboard.train.memory.estimate import estimate_memory, profile_model  # noqa: PLC0415 - torch, as above
+    from aboard.trainer.memory.estimate import estimate_memory, profile_model  # noqa: PLC0415 - torch, as above
 
     training = Training(model=str(model), data=(), output_dir="", max_length=LARGE.length, bf16=False, cpu_offload=True)
     told = estimate_memory(profile_model(training), training, (2,), sharding="full", keep=False, hold=False)

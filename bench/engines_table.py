@@ -165,7 +165,7 @@ def train_silently(training: Training) -> None:
 def _read_curve(training: Training) -> Curve:
     from train_cases import lines  # noqa: PLC0415 - as above
 
-    from aboard.train.checkpoint.commit_marker import parse_marker  # noqa: PLC0415 - as above
+    from aboard.trainer.checkpoint.commit_marker import parse_marker  # noqa: PLC0415 - as above
 
     steps = {line["step"]: (line["loss"], line["grad_norm"]) for line in lines(training) if "loss" in line}
     markers = [parse_marker(path.read_bytes()) for path in Path(training.output_dir).glob("step-*/manifest.json")]

@@ -17,7 +17,6 @@ from typing import Any
 from aboard.agent import frames
 from aboard.commands.train.fetch_model import read_model_facts
 from aboard.commands.why.bundle_replay import replay_bundle
-from aboard.config.training.adapter_files import read_adapter_config
 from aboard.config.yaml_tree import convert_to_builtins, parse_tree
 from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.core.cluster.node_sets import expand_logins, expand_node_set
@@ -36,9 +35,6 @@ from aboard.core.slurm.slurm_facts import parse_job_times, parse_node_states, pa
 from aboard.core.text.data_reference import DataReference
 from aboard.core.trust.expected_fingerprints import parse_fingerprints
 from aboard.core.trust.public_keys import find_known_keys, list_authorized_keys
-from aboard.data.intake.read_chunk import detect_format, read_rows
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.store.shard_manifest import read_manifest
 from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.collective.nccl_init_log import parse_init_log
@@ -49,8 +45,12 @@ from aboard.record.event_log import read_events
 from aboard.record.json_documents import decode_findings, decode_judgement
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.snapshot_document import decode_snapshot
-from aboard.train.checkpoint.commit_marker import MarkerError, parse_marker, parse_serial
-from aboard.train.trackers.tracked_run import Cursor, TrackedRun
+from aboard.trainer.checkpoint.commit_marker import MarkerError, parse_marker, parse_serial
+from aboard.trainer.data.intake.read_chunk import detect_format, read_rows
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.store.shard_manifest import read_manifest
+from aboard.trainer.settings.adapter_files import read_adapter_config
+from aboard.trainer.trackers.tracked_run import Cursor, TrackedRun
 from aboard.transport.slurm.srun_log import classify_srun_failure, select_node_lines
 from aboard.transport.ssh_log import classify_failure, explain_timeout, parse_phase
 from aboard.transport.supervisor_messages import (
@@ -284,7 +284,7 @@ def _read_adapter(path: Path) -> None:
 
 
 def _read_weights(path: Path) -> None:
-    from aboard.train.model.weight_files import open_safetensors, read_whole  # noqa: PLC0415 - brings torch
+    from aboard.trainer.weights.weight_files import open_safetensors, read_whole  # noqa: PLC0415 - brings torch
 
     for tensor in open_safetensors(path).values():
         read_whole(tensor)

@@ -116,7 +116,7 @@ def watch():
         time.sleep(0.1)
     signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
 
-if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and "aboard.train" in sys.orig_argv:
+if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and "aboard.trainer" in sys.orig_argv:
     signal.signal(signal.SIGALRM, fail)
     threading.Thread(target=watch, daemon=True).start()
 """

@@ -107,7 +107,7 @@ def _take_turn(launches: Any, out: str, *, warm: bool) -> Turn:
 def _find_processes(run: str) -> list[int]:
     """The trainers with this run id, as the machine's root sees them."""
     found = process_tree.find_run_processes(run)
-    return [pid for pid in found if b"aboard.train" in procfs.read_kernel_file(f"/proc/{pid}/cmdline")]
+    return [pid for pid in found if b"aboard.trainer" in procfs.read_kernel_file(f"/proc/{pid}/cmdline")]
 
 
 def _read_own_memory(pid: int) -> int:

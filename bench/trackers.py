@@ -12,8 +12,8 @@ from unittest.mock import patch
 import numpy as np
 
 from aboard.core.plan.training_settings import Tracker, Training
-from aboard.train.metrics_report import MetricsReporter
-from aboard.train.trackers import sender_process
+from aboard.trainer.metrics.metrics_report import MetricsReporter
+from aboard.trainer.trackers import sender_process
 from figures import Figures
 from train import compute_interval
 

@@ -23,10 +23,10 @@ from time import monotonic, sleep
 import numpy as np
 
 from aboard.core.plan.training_settings import DataPart, Training
-from aboard.data.intake.read_chunk import detect_format
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
-from aboard.data.tokens.encoder import Encoder
+from aboard.trainer.data.intake.read_chunk import detect_format
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
+from aboard.trainer.data.tokens.encoder import Encoder
 from data_corpus import make_tokenizer
 
 PEERS = Path(__file__).with_name("train_peers")

@@ -1,4 +1,4 @@
-"""`python -m aboard.train` itself, with a clock on its optimizer."""
+"""`python -m aboard.trainer` itself, with a clock on its optimizer."""
 
 import runpy
 
@@ -7,4 +7,4 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 clock = Clock()
 register_optimizer_step_post_hook(lambda *_: clock.step())
-runpy.run_module("aboard.train", run_name="__main__", alter_sys=True)
+runpy.run_module("aboard.trainer", run_name="__main__", alter_sys=True)

@@ -27,8 +27,8 @@ RANK = """
 import os, sys
 from pathlib import Path
 from aboard.core.plan.training_settings import Training
-from aboard.train.trackers.sender_process import TrackerSenders
-from aboard.train.trackers.tracked_run import describe_run
+from aboard.trainer.trackers.sender_process import TrackerSenders
+from aboard.trainer.trackers.tracked_run import describe_run
 folder = Path(sys.argv[1])
 describe_run(Training(model="m", data=(), output_dir=str(folder), max_length=8), "r1", os.environ).save(folder)
 senders = TrackerSenders(folder, ["wandb"])

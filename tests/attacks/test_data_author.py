@@ -9,20 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aboard.data.store import shard_index
-from aboard.data.store.shard_index import ShardIndex
-from aboard.data.tokens.text_growth import MOST_GROWTH, measure_growth
-from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
+from aboard.trainer.data.store import shard_index
+from aboard.trainer.data.store.shard_index import ShardIndex
+from aboard.trainer.data.tokens.text_growth import MOST_GROWTH, measure_growth
+from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
 
 ROWS = 260
 # Reads all rows with a limit of 512 MB for a batch, where one of 256 rows takes 1.3 GB; prints the rows, the broken
 # ones and whether the process stayed below 1.1 GB.
 READ = """
 import resource, sys
-from aboard.data.intake import parquet_arrow
-from aboard.data.intake.read_chunk import read_records
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.intake import parquet_arrow
+from aboard.trainer.data.intake.read_chunk import read_records
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
 parquet_arrow.BATCH_BYTES = 512 << 20
 records = (record for chunk in list_source_chunks(SourceSpec(path=sys.argv[1])) for record in read_records(chunk))
 good = [isinstance(record, tuple) for record in records]
@@ -75,7 +75,7 @@ def test_a_tokenizer_whose_replacements_multiply_is_refused(
     with pytest.raises(AboardError, match="times as long") as refused:
         load_vocabulary(str(tmp_path))
     assert refused.value.code == "data-tokenizer"
-    monkeypatch.setattr("aboard.data.tokens.tokenizer_vocabulary.is_hub_reachable", lambda: True)
+    monkeypatch.setattr("aboard.trainer.data.tokens.tokenizer_vocabulary.is_hub_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda _name, file: str(tmp_path / file))
     with pytest.raises(AboardError, match="times as long"):
         load_vocabulary("hub:eve/tokenizer")

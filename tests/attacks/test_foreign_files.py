@@ -24,17 +24,17 @@ from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.input_files import read_text
 from aboard.config.node_search import find_nodes
 from aboard.config.this_machine import inspect_this_machine
-from aboard.config.training.adapter_files import WEIGHTS, read_adapter_config
-from aboard.data.intake.model_code import find_code_error
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError, InputError
 from aboard.foreign_files import ForeignFileError, find_link_target
 from aboard.sandbox.namespaces.helper_program import build_helper_argv, build_helper_environment, write_spec_file
-from aboard.train.checkpoint.checkpoint_folder import read_marker
-from aboard.train.checkpoint.commit_marker import MarkerError
-from aboard.train.model.export import _copy_files
-from aboard.train.model.model_files import identify_weights
+from aboard.trainer.checkpoint.checkpoint_folder import read_marker
+from aboard.trainer.checkpoint.commit_marker import MarkerError
+from aboard.trainer.data.intake.model_code import find_code_error
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.model.export import _copy_files
+from aboard.trainer.settings.adapter_files import WEIGHTS, read_adapter_config
+from aboard.trainer.weights.model_files import identify_weights
 
 NETRC = "machine example.org login me password hunter2"
 HERE = inspect_this_machine()
@@ -200,7 +200,7 @@ def test_a_folder_that_is_a_bare_git_repository_runs_no_filter(clone: Path, tmp_
 
 
 START_WORKERS = """
-from aboard.data.tokenize_workers.worker_pool import start_workers
+from aboard.trainer.data.tokenize_workers.worker_pool import start_workers
 if __name__ == "__main__":
     with start_workers(1, None):
         pass

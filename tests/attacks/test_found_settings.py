@@ -12,12 +12,12 @@ from aboard.commands.train.tracker_inputs import read_git_state
 from aboard.config.allowed_files import compute_digest, describe_settings, list_settings_to_allow
 from aboard.config.consent_rules import list_guarded_settings
 from aboard.config.yaml_tree import parse_tree
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError
-from aboard.train.model.export import TOKENIZER, _copy_files
-from aboard.train.trackers.send_metrics import Sender
-from aboard.train.trackers.tracked_run import TrackedRun
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.model.export import TOKENIZER, _copy_files
+from aboard.trainer.trackers.send_metrics import Sender
+from aboard.trainer.trackers.tracked_run import TrackedRun
 
 
 @pytest.fixture

@@ -18,17 +18,17 @@ from tiny import tiny_model
 
 from aboard.commands.train.fetch_model import fetch_model, read_model_facts
 from aboard.commands.why.bundle_replay import replay_bundle
-from aboard.config.training.adapter_files import read_adapter_config
 from aboard.core.plan.training_settings import Adapter, Training
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.tokens import render_limits
-from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
-from aboard.train.adapter.inject_adapter import inject_adapter
-from aboard.train.checkpoint.commit_marker import TensorSpec, format_marker
-from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.model.meta_model import build_on_meta
-from aboard.train.model.weight_files import open_weights
+from aboard.trainer.adapter.inject_adapter import inject_adapter
+from aboard.trainer.checkpoint.commit_marker import TensorSpec, format_marker
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.tokens import render_limits
+from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.model.meta_model import build_on_meta
+from aboard.trainer.settings.adapter_files import read_adapter_config
+from aboard.trainer.weights.weight_files import open_weights
 
 PART: dict[str, Any] = {
     "name": "r0",
@@ -151,9 +151,9 @@ RENDER_SCRIPT = """
 import json, resource, signal, sys
 import tokenizers
 from transformers import PreTrainedTokenizerFast
-from aboard.data.rows import DataRow, RowLocation
-from aboard.data.tokens import render_limits
-from aboard.data.tokens.encoder import Encoder
+from aboard.trainer.data.rows import DataRow, RowLocation
+from aboard.trainer.data.tokens import render_limits
+from aboard.trainer.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -213,7 +213,7 @@ def test_a_missing_path_is_not_fetched_from_the_hub(tmp_path: Path, monkeypatch:
     Path("here").mkdir()
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     monkeypatch.setattr("datasets.load_dataset", fetch)
-    monkeypatch.setattr("aboard.data.intake.source_chunks.is_hub_reachable", lambda: True)
+    monkeypatch.setattr("aboard.trainer.data.intake.source_chunks.is_hub_reachable", lambda: True)
     readers: list[tuple[Callable[[str], object], str]] = [
         (lambda name: fetch_model(name, from_scratch=True), "train-model"),
         (lambda name: list_source_chunks(SourceSpec(path=name)), "data-missing"),

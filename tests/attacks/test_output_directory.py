@@ -12,9 +12,9 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.probes.probe import ProbeCommand
 from aboard.diagnoses import AboardError
 from aboard.durable_files import hold_lock, write_atomically
-from aboard.train.checkpoint.checkpoint_folder import FolderLock
-from aboard.train.metrics_report import MetricsReporter
+from aboard.trainer.checkpoint.checkpoint_folder import FolderLock
 from aboard.trainer.checks.resumable_checkpoints import build_checkpoints_probe
+from aboard.trainer.metrics.metrics_report import MetricsReporter
 
 PRECIOUS = "export PATH\n"
 

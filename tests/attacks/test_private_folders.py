@@ -14,9 +14,9 @@ from preparing import SHARD, Bytes, source, write_rows
 from aboard.agent.transfer.root_folder import open_folder
 from aboard.config.allowed_files import record_allowed
 from aboard.config.this_machine import record_environment_place
-from aboard.data.tokenize_workers.prepare_data import prepare_data
 from aboard.record.runs import Runs
 from aboard.record.trust_record import TrustRecords
+from aboard.trainer.data.tokenize_workers.prepare_data import prepare_data
 
 # Prints what this user can read or change below a directory.
 PRY = """

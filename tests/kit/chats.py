@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from aboard.data.rows import EncodedRow
+from aboard.trainer.data.rows import EncodedRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -8,7 +8,7 @@ from typing import Any
 from chats import CHATML, Family, made
 
 from aboard.commands.data.prepare_data import DataCheckRequest, inspect_data
-from aboard.data.quality.data_report import DataReport
+from aboard.trainer.data.quality.data_report import DataReport
 
 
 def conversation(number: int, *, ask: str = "Who are you", answer: str = "I am fine") -> dict[str, Any]:

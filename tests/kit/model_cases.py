@@ -17,27 +17,27 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from aboard.core.plan.training_settings import Adapter, Training
-from aboard.data.sampling.packed_sequences import PackedSequence
-from aboard.data.sampling.source_mixing import SequenceDraw
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.catalogue import unpack_error
-from aboard.train.adapter.sample_dropout import compute_token_keys
-from aboard.train.checkpoint.manager import CheckpointManager
-from aboard.train.collate import MicroBatch
-from aboard.train.distributed.auto_sharding import find_best_layout
-from aboard.train.distributed.rank_context import RankContext, join_process_group, leave_process_group
-from aboard.train.memory.advice import list_changes
-from aboard.train.memory.estimate import estimate_memory, profile_model
-from aboard.train.memory.worker import answer_request
-from aboard.train.model.attention_masks import AttentionMasks, build_masks
-from aboard.train.model.build_model import build_engine, count_flops_per_token
-from aboard.train.model.engine import Engine
-from aboard.train.model.export import export_model, main
-from aboard.train.model.meta_model import build_on_meta
-from aboard.train.model.weight_files import open_weights
-from aboard.train.optimizer.build_optimizer import build_optimizer, clip_and_update_weights
-from aboard.train.progress import TrainingProgress
-from aboard.train.step import forward_micro_batch
+from aboard.trainer.adapter.sample_dropout import compute_token_keys
+from aboard.trainer.checkpoint.manager import CheckpointManager
+from aboard.trainer.collate import MicroBatch
+from aboard.trainer.data.sampling.packed_sequences import PackedSequence
+from aboard.trainer.data.sampling.source_mixing import SequenceDraw
+from aboard.trainer.distributed.auto_sharding import find_best_layout
+from aboard.trainer.distributed.rank_context import RankContext, join_process_group, leave_process_group
+from aboard.trainer.memory.advice import list_changes
+from aboard.trainer.memory.estimate import estimate_memory, profile_model
+from aboard.trainer.memory.worker import answer_request
+from aboard.trainer.model.attention_masks import AttentionMasks, build_masks
+from aboard.trainer.model.build_model import build_engine, count_flops_per_token
+from aboard.trainer.model.engine import Engine
+from aboard.trainer.model.export import export_model, main
+from aboard.trainer.model.meta_model import build_on_meta
+from aboard.trainer.optimizer.build_optimizer import build_optimizer, clip_and_update_weights
+from aboard.trainer.progress import TrainingProgress
+from aboard.trainer.step import forward_micro_batch
+from aboard.trainer.weights.weight_files import open_weights
 
 LENGTH = 24
 MICRO = 2

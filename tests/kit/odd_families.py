@@ -6,10 +6,10 @@ import torch
 from train_packed import rows
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from aboard.data.sampling.packed_sequences import PackedSequence
 from aboard.diagnoses import AboardError
-from aboard.train.model.attention_masks import build_masks
-from aboard.train.model.packing_support import find_packing_obstacle
+from aboard.trainer.data.sampling.packed_sequences import PackedSequence
+from aboard.trainer.model.attention_masks import build_masks
+from aboard.trainer.model.packing_support import find_packing_obstacle
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": 264,

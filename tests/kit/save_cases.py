@@ -14,14 +14,14 @@ from torch.distributed.tensor import DTensor
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
-from aboard.train.checkpoint.manager import CheckpointManager
-from aboard.train.checkpoint.tensor_slices import collect_tensors
-from aboard.train.distributed.rank_context import join_process_group, leave_process_group
-from aboard.train.model.build_model import build_engine
-from aboard.train.model.engine import Engine
-from aboard.train.optimizer.build_optimizer import build_optimizer
-from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
-from aboard.train.progress import TrainingProgress
+from aboard.trainer.checkpoint.manager import CheckpointManager
+from aboard.trainer.checkpoint.tensor_slices import collect_tensors
+from aboard.trainer.distributed.rank_context import join_process_group, leave_process_group
+from aboard.trainer.model.build_model import build_engine
+from aboard.trainer.model.engine import Engine
+from aboard.trainer.optimizer.build_optimizer import build_optimizer
+from aboard.trainer.optimizer.sharded_optimizer import ShardedOptimizer
+from aboard.trainer.progress import TrainingProgress
 
 # The whole of each tensor, hashed.
 Hashes = dict[str, str]

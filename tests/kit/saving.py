@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.checkpoint.manager import CheckpointManager
-from aboard.train.distributed.rank_context import RankContext
-from aboard.train.optimizer.adamw import LocalAdamW
-from aboard.train.progress import TrainingProgress
+from aboard.trainer.checkpoint.manager import CheckpointManager
+from aboard.trainer.distributed.rank_context import RankContext
+from aboard.trainer.optimizer.adamw import LocalAdamW
+from aboard.trainer.progress import TrainingProgress
 
 WIDTH = 256
 

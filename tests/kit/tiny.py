@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from aboard.core.plan.training_settings import DataPart
-from aboard.data.intake.row_formats import RowFormat
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.rows import DataRow, EncodedRow, InvalidRow
-from aboard.data.sampling.packed_sequences import Packing
-from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
+from aboard.trainer.data.intake.row_formats import RowFormat
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.trainer.data.sampling.packed_sequences import Packing
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
 
 # Those that the loop is proven with: tied and not, with a window of 8 tokens in all layers (mistral) or in every other.
 FAMILIES = ("llama", "qwen2", "gemma2", "mistral")

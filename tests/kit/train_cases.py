@@ -20,11 +20,11 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.run import save_interval
 from aboard.core.run.run_ledger import EarlierTime
 from aboard.diagnoses import AboardError
-from aboard.train import step as stepping
-from aboard.train.distributed.rank_consensus import RankConsensus
-from aboard.train.distributed.rank_context import join_process_group, leave_process_group
-from aboard.train.loop import train
-from aboard.train.model import chunked_loss
+from aboard.trainer import step as stepping
+from aboard.trainer.distributed.rank_consensus import RankConsensus
+from aboard.trainer.distributed.rank_context import join_process_group, leave_process_group
+from aboard.trainer.loop import train
+from aboard.trainer.model import chunked_loss
 
 PATIENCE = 120.0
 

@@ -23,7 +23,7 @@ _PRELOADED = [
     "torch.profiler",
     *(f"transformers.models.{family}.modeling_{family}" for family in ("llama", "qwen2", "gemma2", "mistral")),
     "peft",
-    "aboard.train.loop",
+    "aboard.trainer.loop",
 ]
 
 

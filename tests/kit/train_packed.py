@@ -10,8 +10,8 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.masking_utils import create_masks_for_generate
 
-from aboard.data.sampling.packed_sequences import PackedSequence
-from aboard.train.model.attention_masks import build_masks
+from aboard.trainer.data.sampling.packed_sequences import PackedSequence
+from aboard.trainer.model.attention_masks import build_masks
 
 LENGTHS = ((5, 19, 9), (30,), (2, 2, 2, 25))
 

@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
-from aboard.data.sampling.packed_sequences import PackedSequences
-from aboard.data.sampling.source_mixing import mix_sources
-from aboard.data.store.token_shards import TokenShards
-from aboard.train.model.scratch_weights import seed_generator
+from aboard.trainer.data.sampling.packed_sequences import PackedSequences
+from aboard.trainer.data.sampling.source_mixing import mix_sources
+from aboard.trainer.data.store.token_shards import TokenShards
+from aboard.trainer.weights.scratch_weights import seed_generator
 
 
 def reference(training: Training, size: int) -> list[tuple[float, float]]:

@@ -24,10 +24,10 @@ from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import Adapter, Sharding, Training
-from aboard.train.checkpoint.commit_marker import CommitMarker, parse_marker
-from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.model.export import main as export
-from aboard.train.progress import TrainingProgress
+from aboard.trainer.checkpoint.commit_marker import CommitMarker, parse_marker
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.model.export import main as export
+from aboard.trainer.progress import TrainingProgress
 from aboard.transport.node_dialer import NodeDialer
 
 Settled = Callable[..., Training]

@@ -11,15 +11,15 @@ from train_cases import curve, failed, trained
 from train_crew import Crew
 from train_reference import references, save_adapter
 
-from aboard.config.training.adapter_files import read_adapter_config
 from aboard.core.plan.training_settings import Adapter, Training
-from aboard.data.sampling.source_mixing import SequenceDraw
 from aboard.diagnoses import AboardError
-from aboard.train.adapter.inject_adapter import inject_adapter
-from aboard.train.adapter.sample_dropout import DropoutKeys, SampleDropout, compute_token_keys
-from aboard.train.memory.estimate import profile_model
-from aboard.train.model.build_model import count_flops_per_token
-from aboard.train.model.meta_model import build_on_meta
+from aboard.trainer.adapter.inject_adapter import inject_adapter
+from aboard.trainer.adapter.sample_dropout import DropoutKeys, SampleDropout, compute_token_keys
+from aboard.trainer.data.sampling.source_mixing import SequenceDraw
+from aboard.trainer.memory.estimate import profile_model
+from aboard.trainer.model.build_model import count_flops_per_token
+from aboard.trainer.model.meta_model import build_on_meta
+from aboard.trainer.settings.adapter_files import read_adapter_config
 
 CLOSE = 1e-5
 CLOSE_BF16 = 1e-3

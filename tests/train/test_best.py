@@ -12,7 +12,7 @@ from train_crew import Crew
 
 from aboard.commands.train.checkpoints.local_checkpoints import choose_checkpoint, read_intact_marker
 from aboard.core.plan.training_settings import Training
-from aboard.train.checkpoint.best_evaluation import BestEvaluation
+from aboard.trainer.checkpoint.best_evaluation import BestEvaluation
 
 Settled = Callable[..., Training]
 

@@ -12,9 +12,9 @@ from train_packed import apart, flat_apart, masks_alike
 from train_reference import loss_of, reference_of, references
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.batch_plan import BatchPlanner
-from aboard.train.progress import TrainingProgress
-from aboard.train.training_data import open_training_data
+from aboard.trainer.batch_plan import BatchPlanner
+from aboard.trainer.progress import TrainingProgress
+from aboard.trainer.training_data import open_training_data
 
 Settled = Callable[..., Training]
 CLOSE = 1e-5

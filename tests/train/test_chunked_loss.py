@@ -20,10 +20,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, Pre
 
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
-from aboard.train.memory.worker import answer_request
-from aboard.train.model import chunked_loss
-from aboard.train.model.chunked_loss import count_chunk_rows, enable_chunked_loss, find_chunking_obstacle
-from aboard.train.model.loss import compute_loss_sum
+from aboard.trainer.memory.worker import answer_request
+from aboard.trainer.model import chunked_loss
+from aboard.trainer.model.chunked_loss import count_chunk_rows, enable_chunked_loss, find_chunking_obstacle
+from aboard.trainer.model.loss import compute_loss_sum
 
 CLOSE = 1e-5
 IGNORED = -100

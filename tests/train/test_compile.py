@@ -14,7 +14,7 @@ from train_crew import Crew
 
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
-from aboard.train.model.compile_layers import require_compiler
+from aboard.trainer.model.compile_layers import require_compiler
 
 STEPS = 6
 

@@ -16,7 +16,7 @@ from train_crew import Crew
 from train_reference import references
 
 from aboard.core.plan.training_settings import DataPart, Training
-from aboard.train.__main__ import main
+from aboard.trainer.__main__ import main
 
 Settled = Callable[..., Training]
 CLOSE = 1e-5
@@ -50,7 +50,7 @@ def test_sigterm_is_answered_with_143(settled: Settled, crew: Crew) -> None:
 
 
 def run_rank(training: Training) -> None:
-    """As `python -m aboard.train` does, in a process that has torch already."""
+    """As `python -m aboard.trainer` does, in a process that has torch already."""
     os.environ["ABOARD_TRAINING"] = json.dumps(asdict(training))
     sys.exit(main())
 

@@ -12,7 +12,7 @@ from train_crew import Crew
 from train_reference import reference_of, references
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.checkpoint.commit_marker import NAME, parse_marker
+from aboard.trainer.checkpoint.commit_marker import NAME, parse_marker
 
 CLOSE = 1e-5
 # bf16 has 8 bits: a rounding is up to 2^-9 of a value, and the mean over tokens hides most of them.

@@ -13,7 +13,7 @@ from train_crew import Crew
 from train_reference import references
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.memory.worker import answer_request
+from aboard.trainer.memory.worker import answer_request
 
 CLOSE = 1e-5
 

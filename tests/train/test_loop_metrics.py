@@ -17,7 +17,7 @@ from train_cases import curve, lines, trained
 from train_crew import Crew, environment, free_port
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.metrics_report import MetricsReporter, drop_lost_lines
+from aboard.trainer.metrics.metrics_report import MetricsReporter, drop_lost_lines
 
 PATIENCE = 120.0 * slowness()
 

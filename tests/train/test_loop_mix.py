@@ -10,10 +10,10 @@ from train_cases import curve, failed, touched, trained
 from train_crew import Crew
 
 from aboard.core.plan.training_settings import DataPart, Training
-from aboard.train.checkpoint.checkpoint_folder import list_published
-from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.progress import TrainingProgress
-from aboard.train.training_data import open_training_data
+from aboard.trainer.checkpoint.checkpoint_folder import list_published
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.progress import TrainingProgress
+from aboard.trainer.training_data import open_training_data
 
 Settled = Callable[..., Training]
 STEPS, BATCH = 8, 4

@@ -11,16 +11,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from aboard.core.plan.training_settings import Training
-from aboard.data.sampling.packed_sequences import PackedSequence
-from aboard.data.sampling.source_mixing import SequenceDraw, mix_sources
-from aboard.train.batch_plan import BatchPlanner
-from aboard.train.collate import Collator
-from aboard.train.learning_rate import compute_learning_rate
-from aboard.train.metrics.time_ledger import TimeLedger
-from aboard.train.metrics_report import format_metrics
-from aboard.train.model.loss import compute_loss_sum
-from aboard.train.prefetch import Prefetcher
-from aboard.train.progress import TrainingProgress
+from aboard.trainer.batch_plan import BatchPlanner
+from aboard.trainer.collate import Collator
+from aboard.trainer.data.sampling.packed_sequences import PackedSequence
+from aboard.trainer.data.sampling.source_mixing import SequenceDraw, mix_sources
+from aboard.trainer.learning_rate import compute_learning_rate
+from aboard.trainer.metrics.metrics_report import format_metrics
+from aboard.trainer.metrics.time_ledger import TimeLedger
+from aboard.trainer.model.loss import compute_loss_sum
+from aboard.trainer.prefetch import Prefetcher
+from aboard.trainer.progress import TrainingProgress
 
 TRAINING = Training(model="m", data=(), output_dir="o", max_length=8, learning_rate=1.0)
 

@@ -11,8 +11,8 @@ from train_cases import lines, trained, waited
 from train_crew import Crew
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.checkpoint.background_save import CopyBarrier
-from aboard.train.metrics.time_ledger import TimeLedger
+from aboard.trainer.checkpoint.background_save import CopyBarrier
+from aboard.trainer.metrics.time_ledger import TimeLedger
 
 Settled = Callable[..., Training]
 

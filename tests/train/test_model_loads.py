@@ -19,8 +19,8 @@ from train_crew import Crew, run_alone
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
-from aboard.train.memory.worker import answer_request
-from aboard.train.model.weight_files import open_weights
+from aboard.trainer.memory.worker import answer_request
+from aboard.trainer.weights.weight_files import open_weights
 
 SHAPE: dict[str, Any] = {
     # Odd on purpose: rows don't divide by 2, 3 or 4, and a third or fourth rank may have none of a tensor.
@@ -261,8 +261,8 @@ WITHOUT_DEEPSPEED = """
 import json, os, sys
 import aboard.commands.train.show_training, aboard.commands.launch.show_launch
 from accelerate.utils import is_deepspeed_available
-from aboard.train.__main__ import main
-from aboard.train.memory.worker import answer_request
+from aboard.trainer.__main__ import main
+from aboard.trainer.memory.worker import answer_request
 assert is_deepspeed_available()
 answer_request({"training": json.loads(os.environ["ABOARD_TRAINING"]), "ranks": {"n1": 1}, "memory": None})
 assert main() == 0

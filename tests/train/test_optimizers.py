@@ -12,11 +12,11 @@ from train_crew import Crew
 from transformers import AutoModelForCausalLM, optimization
 
 from aboard.core.plan.training_settings import Adapter, Optim, Training
-from aboard.train.optimizer.adafactor import Adafactor
-from aboard.train.optimizer.adamw_8bit import AdamW8bit, build_map
-from aboard.train.optimizer.build_optimizer import build_optimizer, clip_and_update_weights, count_state_bytes
-from aboard.train.optimizer.muon import Muon
-from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer, get_local
+from aboard.trainer.optimizer.adafactor import Adafactor
+from aboard.trainer.optimizer.adamw_8bit import AdamW8bit, build_map
+from aboard.trainer.optimizer.build_optimizer import build_optimizer, clip_and_update_weights, count_state_bytes
+from aboard.trainer.optimizer.muon import Muon
+from aboard.trainer.optimizer.sharded_optimizer import ShardedOptimizer, get_local
 
 Settled = Callable[..., Training]
 OPTIMIZERS: tuple[Optim, ...] = ("adafactor", "muon", "adamw_8bit")

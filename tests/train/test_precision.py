@@ -10,8 +10,8 @@ from train_cases import curve, failed, lines, overflowed, trained, waited
 from train_crew import Crew
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.model.loss import compute_loss_sum
-from aboard.train.model.loss_scale import GOOD_STEPS, START, LossScale
+from aboard.trainer.model.loss import compute_loss_sum
+from aboard.trainer.model.loss_scale import GOOD_STEPS, START, LossScale
 
 CLOSE = 1e-3
 STEPS = 8

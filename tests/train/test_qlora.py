@@ -13,12 +13,12 @@ from train_crew import Crew
 from train_reference import references
 
 from aboard.core.plan.training_settings import Adapter, Training
-from aboard.train.adapter.inject_adapter import inject_adapter
-from aboard.train.distributed.auto_sharding import list_shardings
-from aboard.train.memory.estimate import profile_model
-from aboard.train.model.build_model import count_flops_per_token
-from aboard.train.model.export import main as export
-from aboard.train.model.meta_model import build_on_meta
+from aboard.trainer.adapter.inject_adapter import inject_adapter
+from aboard.trainer.distributed.auto_sharding import list_shardings
+from aboard.trainer.memory.estimate import profile_model
+from aboard.trainer.model.build_model import count_flops_per_token
+from aboard.trainer.model.export import main as export
+from aboard.trainer.model.meta_model import build_on_meta
 
 CLOSE = 1e-5
 LORA = Adapter(r=4, alpha=16.0)

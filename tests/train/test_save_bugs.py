@@ -12,12 +12,12 @@ from train_cases import curve, touched, trained
 from train_crew import Crew
 
 from aboard.core.plan.training_settings import Training
-from aboard.data.sampling.source_mixing import SequenceDraw, mix_sources
-from aboard.train.batch_plan import BatchPlanner
-from aboard.train.checkpoint.checkpoint_folder import list_published
-from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.progress import TrainingProgress
-from aboard.train.training_data import open_training_data
+from aboard.trainer.batch_plan import BatchPlanner
+from aboard.trainer.checkpoint.checkpoint_folder import list_published
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.data.sampling.source_mixing import SequenceDraw, mix_sources
+from aboard.trainer.progress import TrainingProgress
+from aboard.trainer.training_data import open_training_data
 
 Settled = Callable[..., Training]
 

@@ -8,8 +8,8 @@ import pytest
 from saving import checkpoints, progress, put, resumed, save, standing
 
 from aboard.diagnoses import AboardError
-from aboard.train.checkpoint import commit_marker
-from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.checkpoint import commit_marker
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
 
 FILE = "rank-00000-000.safetensors"
 MARKER = "manifest.json"

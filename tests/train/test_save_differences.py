@@ -8,9 +8,9 @@ import pytest
 from saving import checkpoints, resumed, save, standing, training
 
 from aboard.diagnoses import AboardError
-from aboard.train.checkpoint.commit_marker import RunSettings
-from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.checkpoint.setting_differences import find_differences, refuse_differences
+from aboard.trainer.checkpoint.commit_marker import RunSettings
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.checkpoint.setting_differences import find_differences, refuse_differences
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import torch
 from saving import checkpoints, progress, put, resumed, save, standing, wrong
 
 from aboard.diagnoses import AboardError
-from aboard.train.checkpoint import checkpoint_folder
-from aboard.train.checkpoint.checkpoint_failures import pack_failure, raise_first_failure
-from aboard.train.checkpoint.checkpoint_writer import find_needed_for_copies, find_superfluous
-from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.checkpoint import checkpoint_folder
+from aboard.trainer.checkpoint.checkpoint_failures import pack_failure, raise_first_failure
+from aboard.trainer.checkpoint.checkpoint_writer import find_needed_for_copies, find_superfluous
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
 
 
 def names(folder: Path) -> list[str]:

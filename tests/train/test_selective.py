@@ -15,10 +15,10 @@ from train_crew import Crew
 from train_reference import references
 
 from aboard.core.plan.training_settings import Adapter, Checkpointing, Training
-from aboard.train.distributed.rank_context import join_process_group
-from aboard.train.memory.activations import estimate_activations
-from aboard.train.memory.estimate import profile_model
-from aboard.train.model.build_model import build_engine
+from aboard.trainer.distributed.rank_context import join_process_group
+from aboard.trainer.memory.activations import estimate_activations
+from aboard.trainer.memory.estimate import profile_model
+from aboard.trainer.model.build_model import build_engine
 
 CLOSE = 1e-5
 

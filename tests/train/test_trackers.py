@@ -21,8 +21,8 @@ from train_crew import Crew, free_port
 from wandb.proto import wandb_internal_pb2
 
 from aboard.core.plan.training_settings import Training
-from aboard.train.metrics_report import MetricsReporter
-from aboard.train.trackers import sender_process
+from aboard.trainer.metrics.metrics_report import MetricsReporter
+from aboard.trainer.trackers import sender_process
 
 SECRET = "not-to-be-seen-anywhere"  # noqa: S105 - what is looked for
 PATIENCE = 60.0 * slowness()
@@ -88,7 +88,7 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 
 def resend(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "aboard.train.trackers", str(folder)]
+    command = [sys.executable, "-m", "aboard.trainer.trackers", str(folder)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=2 * PATIENCE)
 
 
@@ -140,7 +140,7 @@ def test_a_tracker_that_hangs_costs_nothing_and_loses_nothing(
     assert median(tracked) < 3 * median(plain) + 1e-3
     output = capfd.readouterr().out
     assert "mlflow has not confirmed 202 lines" in output
-    assert f"python3 -m aboard.train.trackers {tmp_path}" in output
+    assert f"python3 -m aboard.trainer.trackers {tmp_path}" in output
     with serve_mlflow(port) as server:
         sent = resend(tmp_path)
         assert (sent.returncode, sent.stdout.splitlines()[-1]) == (0, "mlflow: sent 202 lines")
@@ -159,8 +159,8 @@ RANK = """
 import os, sys
 from pathlib import Path
 from aboard.core.plan.training_settings import Training
-from aboard.train.trackers.sender_process import TrackerSenders
-from aboard.train.trackers.tracked_run import describe_run
+from aboard.trainer.trackers.sender_process import TrackerSenders
+from aboard.trainer.trackers.tracked_run import describe_run
 folder = Path(sys.argv[1])
 describe_run(Training(model="m", data=(), output_dir=str(folder), max_length=8), "r1", os.environ).save(folder)
 senders = TrackerSenders(folder, [sys.argv[2]])

@@ -10,10 +10,10 @@ from threading import Event
 
 import numpy as np
 
-from aboard.data.intake.row_formats import RowFormat
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.rows import DataRow, EncodedRow, InvalidRow
-from aboard.data.tokenize_workers.prepare_data import PreparationSource
+from aboard.trainer.data.intake.row_formats import RowFormat
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparationSource
 
 TEXT = RowFormat(name="text", why="given", columns=("text",))
 CHUNK = 8 << 10

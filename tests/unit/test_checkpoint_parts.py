@@ -32,12 +32,11 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import Training
 from aboard.core.run.events import Event
 from aboard.diagnoses import AboardError, Unreachable
-from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.train.checkpoint.best_evaluation import BestEvaluation
-from aboard.train.checkpoint.checkpoint_parts import list_needed_slices, list_slices, select_parts
-from aboard.train.checkpoint.commit_marker import (
+from aboard.trainer.checkpoint.best_evaluation import BestEvaluation
+from aboard.trainer.checkpoint.checkpoint_parts import list_needed_slices, list_slices, select_parts
+from aboard.trainer.checkpoint.commit_marker import (
     CheckpointFile,
     TensorSpec,
     format_file_line,
@@ -45,6 +44,7 @@ from aboard.train.checkpoint.commit_marker import (
     parse_marker,
     parse_marker_summary,
 )
+from aboard.trainer.diagnoses import checkpoint as checkpoints
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.transport import ByteStream, OnPhase
 

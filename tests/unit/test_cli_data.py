@@ -14,9 +14,9 @@ from aboard.commands.command_line import cli
 from aboard.commands.data.command import LOSS_ON
 from aboard.config.data_settings import DataSettings, load_data_settings
 from aboard.config.schema.aboard_yaml import DataSection
-from aboard.data.intake import row_formats
-from aboard.data.tokens.encoder import LossOn
 from aboard.diagnoses import AboardError, InputError
+from aboard.trainer.data.intake import row_formats
+from aboard.trainer.data.tokens.encoder import LossOn
 
 
 @pytest.fixture(autouse=True)

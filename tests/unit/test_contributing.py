@@ -53,7 +53,7 @@ import json
 from pathlib import Path
 from click.testing import CliRunner
 from aboard.commands.command_line import cli
-from aboard.config.training.train_settings import load_train_settings
+from aboard.trainer.settings.train_settings import load_train_settings
 from aboard.core.plan.training_settings import SETTINGS
 from aboard.diagnoses import InputError
 

@@ -11,9 +11,9 @@ from data_files import conversation, looked, tokenizer, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aboard.data.intake.row_formats import FORMAT_NAMES
-from aboard.data.quality.data_check import CODES, FLAGS_BY_CODE, check_allowed_codes
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
+from aboard.trainer.data.intake.row_formats import FORMAT_NAMES
+from aboard.trainer.data.quality.data_check import CODES, FLAGS_BY_CODE, check_allowed_codes
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
 

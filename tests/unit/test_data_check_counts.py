@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.data.length_statistics import EXACT_BELOW, LengthCounts, build_bars, count_lengths
-from aboard.data.quality import row_fingerprints as prints_file
-from aboard.data.quality.data_check import collect_statistics
-from aboard.data.quality.data_evidence import DataEvidence, format_share
-from aboard.data.quality.encoding_settings import EncodingSettings
-from aboard.data.quality.flagged_rows import MAX_EXAMPLE_TOKENS, MAX_EXAMPLES
-from aboard.data.quality.row_fingerprints import RowFingerprints, compute_fingerprints
-from aboard.data.quality.row_statistics import CheckedRow, DataStatistics
-from aboard.data.quality.rules.duplicate_rows import check_duplicates
-from aboard.data.rows import DataRow, EncodedRow, InvalidRow, RowLocation
-from aboard.data.sampling.packing_estimate import estimate_packing
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.trainer.data.length_statistics import EXACT_BELOW, LengthCounts, build_bars, count_lengths
+from aboard.trainer.data.quality import row_fingerprints as prints_file
+from aboard.trainer.data.quality.data_check import collect_statistics
+from aboard.trainer.data.quality.data_evidence import DataEvidence, format_share
+from aboard.trainer.data.quality.encoding_settings import EncodingSettings
+from aboard.trainer.data.quality.flagged_rows import MAX_EXAMPLE_TOKENS, MAX_EXAMPLES
+from aboard.trainer.data.quality.row_fingerprints import RowFingerprints, compute_fingerprints
+from aboard.trainer.data.quality.row_statistics import CheckedRow, DataStatistics
+from aboard.trainer.data.quality.rules.duplicate_rows import check_duplicates
+from aboard.trainer.data.rows import DataRow, EncodedRow, InvalidRow, RowLocation
+from aboard.trainer.data.sampling.packing_estimate import estimate_packing
 
 STOP = 7
 TERMS = EncodingSettings(tokenizer="t", bos=1, stops=frozenset({STOP}), specials=("<s>",), max_length=8)

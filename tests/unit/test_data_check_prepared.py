@@ -9,15 +9,15 @@ from chats import CHATML
 from data_files import conversation, tokenizer, written
 
 from aboard.commands.data.prepare_data import DataCheckRequest, PreparedSources, inspect_data, report_prepared_data
-from aboard.data.intake.read_chunk import detect_format
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.quality.data_report import DataReport
-from aboard.data.quality.row_statistics import DataStatistics
-from aboard.data.tokenize_workers import source_inspection
-from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
-from aboard.data.tokenize_workers.source_inspection import InspectionProgress
-from aboard.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
+from aboard.trainer.data.intake.read_chunk import detect_format
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.quality.data_report import DataReport
+from aboard.trainer.data.quality.row_statistics import DataStatistics
+from aboard.trainer.data.tokenize_workers import source_inspection
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
+from aboard.trainer.data.tokenize_workers.source_inspection import InspectionProgress
+from aboard.trainer.data.tokens.encoder import Encoder
 
 pytestmark = pytest.mark.ci  # each test prepares with processes of its own
 

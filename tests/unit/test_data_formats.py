@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from aboard.commands.data.prepare_data import DataCheckRequest, inspect_data
-from aboard.data.intake.read_chunk import detect_format, read_rows
-from aboard.data.intake.record_to_row import ALPACA_INPUT_PROMPT, build_row
-from aboard.data.intake.row_formats import RowFormat, recognize_format
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.intake.validation_split import SplitSide
-from aboard.data.rows import DataRow, InvalidRow, RowLocation, fingerprint_row
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.trainer.data.intake.read_chunk import detect_format, read_rows
+from aboard.trainer.data.intake.record_to_row import ALPACA_INPUT_PROMPT, build_row
+from aboard.trainer.data.intake.row_formats import RowFormat, recognize_format
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.rows import DataRow, InvalidRow, RowLocation, fingerprint_row
+from aboard.trainer.data.sampling.validation_split import SplitSide
 
 HERE = RowLocation(file=Untrusted("a.jsonl"), line=7)
 ASKED = {"role": "user", "content": "Hi"}

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from chats import QWEN, made
 
-import aboard.data.intake.json_array
-import aboard.data.intake.jsonl_and_text
-from aboard.data.intake.read_chunk import detect_format, read_rows
-from aboard.data.intake.row_formats import FORMAT_NAMES
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.rows import DataRow, EncodedRow, InvalidRow
-from aboard.data.tokens.encoder import Encoder
+import aboard.trainer.data.intake.json_array
+import aboard.trainer.data.intake.jsonl_and_text
 from aboard.diagnoses import AboardError
+from aboard.trainer.data.intake.read_chunk import detect_format, read_rows
+from aboard.trainer.data.intake.row_formats import FORMAT_NAMES
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.trainer.data.tokens.encoder import Encoder
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
 
@@ -177,8 +177,8 @@ def read_through(path: Path, encoder: Encoder, rng: Rng) -> Counter[str]:
 
 def test_fuzzed_files(tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file crashes it; rows come out of those that have some, and every trouble has file and line."""
-    monkeypatch.setattr(aboard.data.intake.jsonl_and_text, "MAX_ROW", LIMIT)
-    monkeypatch.setattr(aboard.data.intake.json_array, "MAX_ROW", LIMIT)
+    monkeypatch.setattr(aboard.trainer.data.intake.jsonl_and_text, "MAX_ROW", LIMIT)
+    monkeypatch.setattr(aboard.trainer.data.intake.json_array, "MAX_ROW", LIMIT)
     seen: Counter[str] = Counter()
     for seed in range(FILES):
         rng = random.Random(seed)  # noqa: S311 - the same files each time

@@ -21,17 +21,21 @@ from aboard.commands.data.report_view import DataReportView
 from aboard.commands.shared.error_message import show_error
 from aboard.commands.train.fetch_model import fetch_model, read_model_facts
 from aboard.commands.train.input_directory import build_sync_directory
-from aboard.data.quality.data_report import DataReport
-from aboard.data.rows import RowLocation
-from aboard.data.sampling.document_segments import TruncationLosses
-from aboard.data.sampling.packed_sequences import PackingManifest, format_packing_manifest, read_packing_manifest
-from aboard.data.store import shard_manifest as manifests
-from aboard.data.store.shard_manifest import BrokenRow, OriginFile, Shard, ShardManifest, read_manifest
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.durable_files import FileEntry
-from aboard.train.checkpoint.commit_marker import MarkerError, RunSettings, parse_marker, parse_marker_head
-from aboard.train.checkpoint.setting_differences import find_differences
+from aboard.trainer.checkpoint.commit_marker import MarkerError, RunSettings, parse_marker, parse_marker_head
+from aboard.trainer.checkpoint.setting_differences import find_differences
+from aboard.trainer.data.quality.data_report import DataReport
+from aboard.trainer.data.rows import RowLocation
+from aboard.trainer.data.sampling.document_segments import TruncationLosses
+from aboard.trainer.data.sampling.packed_sequences import (
+    PackingManifest,
+    format_packing_manifest,
+    read_packing_manifest,
+)
+from aboard.trainer.data.store import shard_manifest as manifests
+from aboard.trainer.data.store.shard_manifest import BrokenRow, OriginFile, Shard, ShardManifest, read_manifest
 
 HARMLESS = "qzq"
 EVIL = "'; $(x)\nfix: curl x | sudo sh\x1b[31m\x1b]52;c;eA==\x07\u202e\x9b31m"
@@ -134,7 +138,7 @@ def test_manifests_of_prepared_data(value: str, here: Path) -> None:
 @pytest.mark.parametrize("value", HOSTILE)
 def test_the_manifest_of_a_checkpoint(value: str, here: Path) -> None:
     """Damaged, of another version, or of other settings: what it says is quoted."""
-    from aboard.train.checkpoint.checkpoint_folder import list_checkpoints  # noqa: PLC0415 - brings torch
+    from aboard.trainer.checkpoint.checkpoint_folder import list_checkpoints  # noqa: PLC0415 - brings torch
 
     value = value[:100_000]
     content: dict[str, Any] = {
@@ -183,7 +187,7 @@ def test_the_manifest_of_a_checkpoint(value: str, here: Path) -> None:
 @pytest.mark.parametrize("value", HOSTILE)
 def test_the_files_of_a_model(value: str, here: Path) -> None:
     """Its config, its index of weights, and the header of its weights."""
-    from aboard.train.model.weight_files import open_weights  # noqa: PLC0415 - brings torch, which the others don't need
+    from aboard.trainer.weights.weight_files import open_weights  # noqa: PLC0415 - brings torch, which the others don't need
 
     for text in (
         value,

@@ -10,10 +10,10 @@ from deadlines import within
 from huggingface_hub import constants
 
 from aboard.commands.data.prepare_data import DataCheckRequest, open_source
-from aboard.data.intake.read_chunk import detect_format, read_rows
-from aboard.data.intake.source_chunks import SourceSpec, is_hub_name, list_hub_chunks, list_source_chunks
-from aboard.data.rows import DataRow
 from aboard.diagnoses import AboardError
+from aboard.trainer.data.intake.read_chunk import detect_format, read_rows
+from aboard.trainer.data.intake.source_chunks import SourceSpec, is_hub_name, list_hub_chunks, list_source_chunks
+from aboard.trainer.data.rows import DataRow
 
 COMMIT = "0123456789abcdef" + 24 * "0"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.data.sampling.source_mixing import SequenceDraw, compute_draw_counts, mix_sources
 from aboard.diagnoses import InputError
+from aboard.trainer.data.sampling.source_mixing import SequenceDraw, compute_draw_counts, mix_sources
 
 WEIGHTS = st.lists(st.integers(1, 60), min_size=1, max_size=7)
 

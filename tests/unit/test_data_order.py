@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.data.sampling.source_mixing import build_permutation
+from aboard.trainer.data.sampling.source_mixing import build_permutation
 
 SEEDS = st.integers(0, 2**64)
 

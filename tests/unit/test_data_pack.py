@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.data.sampling.best_fit_packing import pack_lengths
-from aboard.data.sampling.document_segments import OverflowPolicy, TruncationLosses, build_segments
-from aboard.data.store.shard_index import DOCUMENT_DTYPE, Documents
+from aboard.trainer.data.sampling.best_fit_packing import pack_lengths
+from aboard.trainer.data.sampling.document_segments import OverflowPolicy, TruncationLosses, build_segments
+from aboard.trainer.data.store.shard_index import DOCUMENT_DTYPE, Documents
 
 LENGTHS = st.integers(1, 64).flatmap(
     lambda capacity: st.tuples(st.just(capacity), st.lists(st.integers(1, capacity), max_size=120))

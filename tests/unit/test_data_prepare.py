@@ -14,14 +14,14 @@ import pytest
 from deadlines import slowness, wait_until
 from preparing import CHUNK, SHARD, TEXT, Bytes, Stuck, hashes, source, write_rows
 
-from aboard.data.intake.validation_split import SplitSide
-from aboard.data.rows import DataRow, EncodedRow, InvalidRow
-from aboard.data.tokenize_workers.preparation_schedule import group_units
-from aboard.data.tokenize_workers.prepare_data import PreparationSource, PreparedData, prepare_data
-from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
 from aboard.diagnoses import AboardError, Fix
 from aboard.diagnoses.catalogue import recall_diagnosis
-from aboard.diagnoses.trainer import data
+from aboard.trainer.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.trainer.data.sampling.validation_split import SplitSide
+from aboard.trainer.data.tokenize_workers.preparation_schedule import group_units
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparationSource, PreparedData, prepare_data
+from aboard.trainer.data.tokenize_workers.tokenize_progress import TokenizeProgress
+from aboard.trainer.diagnoses import data
 
 # Of the whole set, which has many units and shards; and of one that has a few.
 ROWS, FEW = 600, 100
@@ -32,7 +32,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from preparing import SHARD, Bytes, source
-from aboard.data.tokenize_workers.prepare_data import prepare_data
+from aboard.trainer.data.tokenize_workers.prepare_data import prepare_data
 if __name__ == "__main__":
     rows, cache = map(Path, sys.argv[1:])
     tell = lambda progress: print(progress.bytes, flush=True)

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import aboard.data.intake.json_array
-import aboard.data.intake.jsonl_and_text
-import aboard.data.intake.source_chunks
-from aboard.data.intake.chunks import Chunk
-from aboard.data.intake.read_chunk import detect_format, read_records, read_rows
-from aboard.data.intake.row_formats import RowFormat
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.rows import DataRow, InvalidRow
+import aboard.trainer.data.intake.json_array
+import aboard.trainer.data.intake.jsonl_and_text
+import aboard.trainer.data.intake.source_chunks
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.trainer.data.intake.chunks import Chunk
+from aboard.trainer.data.intake.read_chunk import detect_format, read_records, read_rows
+from aboard.trainer.data.intake.row_formats import RowFormat
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.rows import DataRow, InvalidRow
 
 TEXT = RowFormat(name="text", why="given", columns=("text",))
 
@@ -123,8 +123,8 @@ def test_pairs_of_escapes_are_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".json"])
 def test_huge_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     """A row beyond the limit is told with its place; lines behind it are read, and keep their numbers."""
-    monkeypatch.setattr(aboard.data.intake.jsonl_and_text, "MAX_ROW", 1 << 20)
-    monkeypatch.setattr(aboard.data.intake.json_array, "MAX_ROW", 1 << 20)
+    monkeypatch.setattr(aboard.trainer.data.intake.jsonl_and_text, "MAX_ROW", 1 << 20)
+    monkeypatch.setattr(aboard.trainer.data.intake.json_array, "MAX_ROW", 1 << 20)
     huge = [{"text": "a"}, {"text": "b" * (5 << 20)}, {"text": "c"}]
     whole = json.dumps(huge) if ending == ".json" else "".join(json.dumps(row) + "\n" for row in huge)
     content = gzip.compress(whole.encode()) if ending.endswith(".gz") else whole.encode()
@@ -148,7 +148,7 @@ def test_any_cut(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end
         for row in read_rows(chunk, TEXT)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aboard.data.intake.source_chunks, "_BLOCK", 64)
+        patch.setattr(aboard.trainer.data.intake.source_chunks, "_BLOCK", 64)
         chunks = pickle.loads(pickle.dumps(list_source_chunks(SourceSpec(path=path), chunk_bytes=every)))  # noqa: S301 - our own
     parts = {chunk: list(read_rows(chunk, TEXT)) for chunk in reversed(chunks)}
     assert [row for chunk in chunks for row in parts[chunk]] == whole
@@ -233,14 +233,14 @@ def test_json_as_json_reads_it(tmp_path_factory: pytest.TempPathFactory, items: 
     """Element by element, over block borders, is what json.loads reads at once."""
     path = put(tmp_path_factory.mktemp("json") / "a.json", json.dumps(items, indent=1, ensure_ascii=False))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aboard.data.intake.json_array, "_BLOCK", 7)
+        patch.setattr(aboard.trainer.data.intake.json_array, "_BLOCK", 7)
         found = list(read_records(Chunk(file=Untrusted(path), path=path, store="json")))
     assert [record[1] for record in found if not isinstance(record, InvalidRow)] == items
 
 
 def test_json_over_block_borders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number that a block's end cuts in two is one number, and places are counted through all blocks."""
-    monkeypatch.setattr(aboard.data.intake.json_array, "_BLOCK", 7)
+    monkeypatch.setattr(aboard.trainer.data.intake.json_array, "_BLOCK", 7)
     whole = '{"version": 1234567890123,\n "data": [{"text": "one"},\n  {"text": "two"}, {"text" 3}]}'
     *fine, broken = rows(put(tmp_path / "a.json", whole))
     assert [row.text for row in fine if isinstance(row, DataRow)] == ["one", "two"]

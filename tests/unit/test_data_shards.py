@@ -13,11 +13,11 @@ import pytest
 from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 
 from aboard.commands.train.input_directory import build_sync_directory
-from aboard.data.sampling.sequence_packing import build_packed_sequences
-from aboard.data.store.shard_manifest import format_manifest, read_manifest
-from aboard.data.store.token_shards import TokenShards
-from aboard.data.tokenize_workers.prepare_data import PreparedData, prepare_data
 from aboard.diagnoses import AboardError
+from aboard.trainer.data.sampling.sequence_packing import build_packed_sequences
+from aboard.trainer.data.store.shard_manifest import format_manifest, read_manifest
+from aboard.trainer.data.store.token_shards import TokenShards
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparedData, prepare_data
 
 ROWS = 400
 
@@ -95,7 +95,7 @@ def test_another_length_packs_again_without_the_source(made: PreparedData) -> No
 
 def test_memory_does_not_grow_with_the_set(made: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed a few documents at a time, bins hold the same documents and stay as full."""
-    monkeypatch.setattr("aboard.data.sampling.sequence_packing._WINDOW", 150)
+    monkeypatch.setattr("aboard.trainer.data.sampling.sequence_packing._WINDOW", 150)
     small = build_packed_sequences(made.shards, max_length=400)
     assert small.manifest.tokens + small.manifest.losses.tokens_lost == made.shards.manifest.tokens
     assert small.manifest.full > 0.95

@@ -9,9 +9,9 @@ import pytest
 from chats import CHATML, GEMMA, LLAMA3, MISTRAL, QWEN, WORDS, Family, made, told
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
-from aboard.data.rows import ChatMessage, DataRow, EncodedRow, InvalidRow, RowLocation
-from aboard.data.tokens.encoder import Encoder, LossOn
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.trainer.data.rows import ChatMessage, DataRow, EncodedRow, InvalidRow, RowLocation
+from aboard.trainer.data.tokens.encoder import Encoder, LossOn
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
 

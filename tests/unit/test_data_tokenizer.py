@@ -8,9 +8,9 @@ from deadlines import within
 from huggingface_hub import constants
 from tokenizers import Tokenizer, models
 
-from aboard.data.intake.hub_reachability import is_hub_reachable
-from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
+from aboard.trainer.data.intake.hub_reachability import is_hub_reachable
+from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
 
 
 @pytest.fixture

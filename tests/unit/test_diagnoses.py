@@ -31,9 +31,9 @@ from aboard.diagnoses.errors import pack_error
 from aboard.diagnoses.fixes import list_blanks, name_blanks
 from aboard.diagnoses.nodes import reach
 from aboard.diagnoses.output_patterns import PatternRole, PatternSource
-from aboard.diagnoses.trainer import checkpoint
 from aboard.doctor.logs.log_scanner import RAISED, SUMMED_UP, SUMMED_UP_KILLED
 from aboard.doctor.network import diagnoses as network
+from aboard.trainer.diagnoses import checkpoint
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
 HOSTILE = ["'; $(x)", "a\nb", "\x1b]52;c;eA==\x07", "\u202e", "-rf", "=ls", "~root", "", "x" * 1_000_000, "`id`", "# a"]

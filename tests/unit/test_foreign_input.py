@@ -10,7 +10,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "aboard"
 # Where files come from directories that somebody else may have written.
-READING_ROOMS = ("commands", "config", "data/intake", "data/tokens", "train/model", "train/checkpoint")
+READING_ROOMS = (
+    "commands",
+    "config",
+    "trainer/data/intake",
+    "trainer/data/tokens",
+    "trainer/model",
+    "trainer/weights",
+    "trainer/checkpoint",
+    "trainer/settings",
+)
 READING_CALLS = {"open", "read_text", "read_bytes", "copyfile", "copytree", "copy2"}
 # All others use aboard.foreign_files, or read_text of config/input_files.py, which does.
 OTHER_READERS = {
@@ -20,7 +29,7 @@ OTHER_READERS = {
     "config/slurm_allocation.py": "/proc",
     "commands/shared/options/typed_words.py": "/proc",
     "commands/runs/logs_command.py": "/dev/null",
-    "data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
+    "trainer/data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
     "commands/runs/bundle.py": "writes",
     "commands/check/inspect_slurm.py": "slurm.conf of the system, or of SLURM_CONF",
     "commands/sync/environment/": "the Python environment of the user, which Aboard itself runs from",
@@ -35,10 +44,10 @@ OTHER_READERS = {
     "commands/why/bundle_replay.py": "what the user named, with limits",
     "commands/why/log_files.py": "what the user named, in bounded pieces",
     "commands/runs/record_parts.py": "the run's own files, in the state directory, with limits",
-    "train/model/export.py": "SavedCheckpoint, which is no file",
-    "train/model/model_files.py": "samples of weights, after list_weight_files has refused what is no regular file",
-    "train/model/safetensors_writer.py": "writes",
-    "train/model/weight_files.py": "as model_files.py",
+    "trainer/model/export.py": "SavedCheckpoint, which is no file",
+    "trainer/weights/model_files.py": "samples of weights, after list_weight_files has refused what is no regular file",
+    "trainer/weights/safetensors_writer.py": "writes",
+    "trainer/weights/weight_files.py": "as model_files.py",
 }
 STARTING_CALLS = {
     *("create_subprocess_exec", "create_subprocess_shell", "Popen", "posix_spawn", "posix_spawnp", "fork_exec"),

@@ -24,11 +24,11 @@ BOUNDED = {
     "aboard.core.secrets.private_keys._TRAILER": (16, "_find_material searches the end of a line"),
     "aboard.core.secrets.private_keys._HEADER": (1000, "_find_material searches the beginning of a line"),
     "aboard.core.secrets.secret_commands._PIPED": (300, "_FARTHEST bytes before an option"),
-    "aboard.data.intake.source_chunks: \"Unknown split .* Should be one of \\\\['(.*)'\\\\]\\\\.\"": (
+    "aboard.trainer.data.intake.source_chunks: \"Unknown split .* Should be one of \\\\['(.*)'\\\\]\\\\.\"": (
         300,
         "escape_text",
     ),
-    "aboard.data.tokens.word_splitter: '(?<=\\\\[)([^]]*)a'": (1000, "our own KNOWN_PATTERNS"),
+    "aboard.trainer.data.tokens.word_splitter: '(?<=\\\\[)([^]]*)a'": (1000, "our own KNOWN_PATTERNS"),
     "aboard.diagnoses.output_patterns._PART": (1000, "our own patterns"),
     "aboard.commands.why.diagnosis_view._COMMAND": (1000, "our own fixes"),
 }

@@ -21,8 +21,8 @@ from aboard.record.json_documents import decode_judgement, encode_judgement
 
 LIB = "/x/lib/python3.11/site-packages"
 TRAINER = (
-    ("/run/aboard/brave-otter/code.zip/aboard/train/step.py", 61, "run_step"),
-    ("/run/aboard/brave-otter/code.zip/aboard/train/__main__.py", 9, "<module>"),
+    ("/run/aboard/brave-otter/code.zip/aboard/trainer/step.py", 61, "run_step"),
+    ("/run/aboard/brave-otter/code.zip/aboard/trainer/__main__.py", 9, "<module>"),
     ("<frozen runpy>", 88, "_run_code"),
     ("<frozen runpy>", 198, "_run_module_as_main"),
 )

@@ -16,7 +16,7 @@ from aboard.core.run.run_ledger import VARIABLE, EarlierTime, encode_earlier
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.core.run.training_metrics import TypicalStep
-from aboard.train.metrics.time_ledger import TimeLedger
+from aboard.trainer.metrics.time_ledger import TimeLedger
 
 SEEN = "n3 lost a GPU: Xid 79 on GPU 0000:3b:00.0, which has fallen off the bus"
 

@@ -14,7 +14,7 @@ from aboard.core.run.save_interval import (
     decide_save_interval,
     estimate_failure_interval,
 )
-from aboard.train.checkpoint.checkpoint_copies import measure_copying
+from aboard.trainer.checkpoint.checkpoint_copies import measure_copying
 
 DAY, HOUR = 86_400.0, 3600.0
 

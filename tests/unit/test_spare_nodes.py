@@ -15,7 +15,7 @@ from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoveryS
 from aboard.diagnoses import NO_FIX, AboardError, Finding
 from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.runs import death
-from aboard.diagnoses.trainer import training
+from aboard.trainer.diagnoses import training
 
 DOWN = death.NODE_GONE.finding(nodes=("n3",), seen="n3 does not answer", fix=NO_FIX)
 ACTIVE = ("n1", "n2")

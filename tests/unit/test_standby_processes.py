@@ -18,7 +18,7 @@ from aboard.transport.node_session import NodeSession
 
 pytestmark = pytest.mark.ci  # each test starts a supervisor and its ranks
 
-# What aboard.train.standby does, without the imports.
+# What aboard.trainer.standby does, without the imports.
 PROGRAM = """
 import json, os, sys, time
 warm = os.environ.pop("ABOARD_STANDBY", None)

@@ -14,9 +14,9 @@ from aboard.config.schema.aboard_yaml import DataSection
 from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.training_settings import Schedule
 from aboard.core.run.rank_phases import BEACON_PHASES
-from aboard.data.intake.row_formats import FormatName
-from aboard.data.tokens.encoder import LossOn
 from aboard.doctor.reach import subject as reach
+from aboard.trainer.data.intake.row_formats import FormatName
+from aboard.trainer.data.tokens.encoder import LossOn
 from aboard.transport import ssh_log
 
 FORMATS = get_args(FormatName)
@@ -49,9 +49,9 @@ def test_entries_and_order(one: tuple[str, ...], other: tuple[str, ...]) -> None
 @pytest.mark.parametrize(
     ("path", "name", "entries"),
     [
-        ("train/model/export.py", "DTYPES", DTYPES),
-        ("train/learning_rate.py", "_SHAPES", get_args(Schedule)),
-        ("data/intake/record_to_row.py", "_ROW_BUILDERS", FORMATS),
+        ("trainer/model/export.py", "DTYPES", DTYPES),
+        ("trainer/learning_rate.py", "_SHAPES", get_args(Schedule)),
+        ("trainer/data/intake/record_to_row.py", "_ROW_BUILDERS", FORMATS),
     ],
 )
 def test_keys_of_a_table(path: str, name: str, entries: tuple[str, ...]) -> None:

@@ -22,9 +22,16 @@ from aboard.core.plan.plan import MasterAddress, NodePlan, Plan
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.plan.training_settings import Tracker, Training
 from aboard.diagnoses import Severity
-from aboard.train.trackers.send_metrics import describe_failure
-from aboard.train.trackers.tracked_run import FACTS, Cursor, TrackedRun, choose_run_id, describe_run, flatten_metrics
 from aboard.trainer.checks.training_rules import TrainingPreflight, judge_training
+from aboard.trainer.trackers.send_metrics import describe_failure
+from aboard.trainer.trackers.tracked_run import (
+    FACTS,
+    Cursor,
+    TrackedRun,
+    choose_run_id,
+    describe_run,
+    flatten_metrics,
+)
 
 SHELL = {
     "WANDB_API_KEY": "0123456789abcdef",

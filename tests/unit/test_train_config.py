@@ -15,11 +15,11 @@ from aboard.config.data_settings import SourceSettings
 from aboard.config.huggingface_names import explain_foreign_key
 from aboard.config.schema.aboard_yaml import DataSection, derive_source_name
 from aboard.config.schema.train_section import TrainSection
-from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.plan.training_settings import ADAPTER_SETTINGS, TRAIN_SETTINGS, DataPart, Training
 from aboard.diagnoses import AboardError, InputError
+from aboard.trainer.settings.train_settings import TrainSettings, load_train_settings
 
-TRAINER = Path(__file__).parents[2] / "src" / "aboard" / "train"
+TRAINER = Path(__file__).parents[2] / "src" / "aboard" / "trainer"
 # The names of transformers 5's TrainingArguments, and of trl's SFTConfig: what people paste.
 THEIRS = re.findall(
     r"\w+",

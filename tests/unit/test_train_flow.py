@@ -37,7 +37,6 @@ from aboard.commands.train.training_payload import (
     has_bf16,
 )
 from aboard.config.this_machine import abbreviate_home, get_cache_folder
-from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
@@ -46,17 +45,14 @@ from aboard.core.plan.plan_builder import build_plan as make_plan
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
-from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
 from aboard.doctor.host.memory import MEMORY, MEMORY_CGROUPS, MemoryCgroup
 from aboard.doctor.software.node_software import SOFTWARE
 from aboard.record.runs import Runs
-from aboard.train.checkpoint import commit_marker
-from aboard.train.checkpoint.best_evaluation import BestEvaluation
-from aboard.train.job_spec import read_job_spec
-from aboard.train.model.model_files import identify_weights
+from aboard.trainer.checkpoint import commit_marker
+from aboard.trainer.checkpoint.best_evaluation import BestEvaluation
 from aboard.trainer.checks.gpu_specs import GPU_SPECS, GpuSpec
 from aboard.trainer.checks.resumable_checkpoints import (
     CheckpointManifests,
@@ -64,6 +60,10 @@ from aboard.trainer.checks.resumable_checkpoints import (
     find_newest_checkpoint,
 )
 from aboard.trainer.checks.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight
+from aboard.trainer.data.store.token_shards import TokenShards
+from aboard.trainer.job_spec import read_job_spec
+from aboard.trainer.settings.train_settings import TrainSettings, load_train_settings
+from aboard.trainer.weights.model_files import identify_weights
 
 GIB = 1024**3
 IDENTITY = "d" * 64
@@ -407,7 +407,9 @@ def test_ranks_get_every_module_that_theirs_import() -> None:
             name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in archive.namelist()
         }
         sources = {module: archive.read(name) for module, name in names.items()}
-    rest = [module for module in sources if module.startswith("aboard.train")]
+    # Of data, what ranks read: this machine prepares it.
+    own = "aboard.trainer."
+    rest = [module for module in sources if module.startswith(own) and not module.startswith(f"{own}data.")]
     reached = set(rest)
     while rest:
         nodes = [node for node in ast.walk(ast.parse(sources[rest.pop()])) if isinstance(node, ast.ImportFrom)]
@@ -438,7 +440,7 @@ def test_containers_see_all_directories_of_a_training(monkeypatch: pytest.Monkey
 
 
 def test_a_rank_without_a_training_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who types `python -m aboard.train` is told what to type."""
+    """Who types `python -m aboard.trainer` is told what to type."""
     monkeypatch.delenv("ABOARD_TRAINING", raising=False)
     with pytest.raises(AboardError, match="no training settings: ABOARD_TRAINING is not set"):
         read_job_spec()
@@ -672,14 +674,14 @@ def test_the_code_is_the_same_for_the_same_source_and_runs_by_itself() -> None:
     assert build_code_archive() == build_code_archive()
     Path("code.zip").write_bytes(build_code_archive())
     source = (
-        "import aboard.train.job_spec, aboard.train.metrics.head_beacon, aboard.core.plan.training_settings;"
-        " print(aboard.train.job_spec.__file__)"
+        "import aboard.trainer.job_spec, aboard.trainer.metrics.head_beacon, aboard.core.plan.training_settings;"
+        " print(aboard.trainer.job_spec.__file__)"
     )
     env = {"PYTHONPATH": "code.zip", "PATH": os.environ["PATH"]}
     ran = subprocess.run(
         [sys.executable, "-S", "-c", source], env=env, capture_output=True, text=True, check=True, timeout=60
     )
-    assert ran.stdout.strip().endswith("code.zip/aboard/train/job_spec.py")
+    assert ran.stdout.strip().endswith("code.zip/aboard/trainer/job_spec.py")
 
 
 def test_the_trainer_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

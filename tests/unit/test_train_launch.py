@@ -27,7 +27,6 @@ from aboard.core.run.lease import Lease
 from aboard.core.run.run_state import RankException, RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
 from aboard.diagnoses.files import file_sync
-from aboard.diagnoses.trainer import checkpoint, model_loading
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.explain_rank_death import DeathContext, DeathExplanation, explain_rank_death
 from aboard.record.event_log import read_events
@@ -36,9 +35,10 @@ from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
+from aboard.trainer.diagnoses import checkpoint, model_loading
 from aboard.transport.node_dialer import NodeDialer
 
-REQUEST = LaunchRequest(program=Program(kind=ProgramKind.MODULE, target="aboard.train"), code=b"zip")
+REQUEST = LaunchRequest(program=Program(kind=ProgramKind.MODULE, target="aboard.trainer"), code=b"zip")
 CLUSTER = Cluster(nodes=(Node(name="s1", slots=2), Node(name="s2", slots=2)))
 
 
@@ -165,7 +165,7 @@ def _raised(error: AboardError, *, code: bool) -> DeathExplanation:
     told = {"type": "aboard.errors.AboardError", "message": f"{error}{FORGED}", "trace": FORGED, "error": error.packed}
     raised = RankException(**{name: Untrusted(text) for name, text in told.items()})
     child = RankProcess(node="n1", name="0", state="exited", code=1, raised=raised)
-    start = Start(child="0", argv=("python", "-m", "aboard.train"), rank=0, code=code)
+    start = Start(child="0", argv=("python", "-m", "aboard.trainer"), rank=0, code=code)
     return explain_rank_death(child, (), DeathContext(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
 
 

@@ -21,14 +21,14 @@ from aboard.core.run.run_state import Run as Fold
 from aboard.core.run.training_metrics import MOST_POINTS, LossCurve, StepTime, TrainingStatus
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
-from aboard.train.metrics.head_beacon import send_metrics
+from aboard.trainer.metrics.head_beacon import send_metrics
 from aboard.transport.node_session import NodeSession
 from aboard.transport.supervisor_messages import parse_measurements
 
 # A rank that has nothing but the code that was brought along, on a Python without site packages of ours.
 RANK = """
 import sys, time
-from aboard.train.metrics.head_beacon import send_metrics
+from aboard.trainer.metrics.head_beacon import send_metrics
 figures = {"step": 3, "steps": 9, "loss": 1.5, "grad_norm": float("nan"), "mfu": None, "seconds": {"data": 1.0}}
 send_metrics({**figures, "odd": 7})
 print(sys.modules["aboard"].__file__, flush=True)
@@ -63,7 +63,7 @@ def test_the_last_figures_come_with_the_end(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
     samples: list[dict[str, Any]] = []
-    last = "from aboard.train.metrics.head_beacon import send_metrics; send_metrics({'step': 9, 'loss': 0.5})"
+    last = "from aboard.trainer.metrics.head_beacon import send_metrics; send_metrics({'step': 9, 'loss': 0.5})"
 
     async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
@@ -78,7 +78,7 @@ def test_the_last_figures_come_with_the_end(clean: list[Run]) -> None:
 RESUMED = """
 from types import SimpleNamespace
 import aboard_beacon, aboard_beacon_torch
-from aboard.train.metrics.head_beacon import set_first_step
+from aboard.trainer.metrics.head_beacon import set_first_step
 set_first_step(32)
 steps = aboard_beacon_torch.Steps(aboard_beacon.armed)
 optimizer = SimpleNamespace(param_groups=[{"params": [object()]}])

@@ -15,7 +15,6 @@ from aboard.commands.launch.view.training_progress import TrainingProgressView, 
 from aboard.commands.train.config_view import TrainConfigView, format_config_lines
 from aboard.commands.train.loss_curve import draw_curve
 from aboard.commands.train.prepared_view import describe_data, describe_mix, describe_steps, render_label
-from aboard.config.training.train_settings import ResolvedSetting
 from aboard.core.decoding import decode
 from aboard.core.plan.training_settings import Training
 from aboard.core.run.events import Measurement
@@ -23,6 +22,7 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
+from aboard.trainer.settings.train_settings import ResolvedSetting
 
 METRICS = {
     "step": 120.0,

@@ -15,11 +15,11 @@ from aboard.commands.data.plain_report import format_data_json, format_data_line
 from aboard.commands.data.report_view import DataReportView, HistogramView
 from aboard.commands.data.token_row import TokenRowView, format_row_line
 from aboard.commands.shared.progress_bar import ReadingView
-from aboard.data.length_statistics import build_bars, count_lengths
-from aboard.data.quality.data_report import DataReport
-from aboard.data.rows import EncodedRow, RowLocation
-from aboard.data.tokens.row_preview import PreviewToken, RowPreview, build_row_preview
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.trainer.data.length_statistics import build_bars, count_lengths
+from aboard.trainer.data.quality.data_report import DataReport
+from aboard.trainer.data.rows import EncodedRow, RowLocation
+from aboard.trainer.data.tokens.row_preview import PreviewToken, RowPreview, build_row_preview
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 WHERE = RowLocation(file=Untrusted("a.jsonl"), line=1)

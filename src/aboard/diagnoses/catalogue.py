@@ -6,7 +6,7 @@ choose what people paste. The receiver fills in the fix from our own templates.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
@@ -50,6 +50,10 @@ _DECLARED_ABOVE = (
     "aboard.doctor.logs.collective_messages",
     "aboard.doctor.logs.launcher_messages",
     "aboard.doctor.logs.program_messages",
+    *(
+        f"aboard.trainer.diagnoses.{family}"
+        for family in ("adapter", "checkpoint", "data", "data_quality", "model_loading", "training")
+    ),
 )
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")
@@ -59,6 +63,14 @@ def list_families() -> tuple[str, ...]:
     """The names of all modules that declare diagnoses."""
     own = (module.name for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."))
     return (*own, *_DECLARED_ABOVE)
+
+
+def list_declaring_files() -> Iterator[str]:
+    """The files of other rooms that looking up a code imports, below the package: for a copy that has nothing else."""
+    for name in _DECLARED_ABOVE:
+        *packages, module = name.split(".")[1:]
+        yield from ("/".join([*packages[: depth + 1], "__init__.py"]) for depth in range(len(packages)))
+        yield "/".join([*packages, f"{module}.py"])
 
 
 @cache

@@ -1,7 +1,1 @@
-"""The training loop on PyTorch's own engine. The only package that imports torch; only ranks run it."""
-
-import logging
-
-# transformers and PEFT import torchao where it is installed. It warns of kernels for other GPUs, and torch of torchao.
-for name in ("torchao", "torch.utils._pytree"):
-    logging.getLogger(name).setLevel(logging.ERROR)
+"""The old name of `trainer`: records of older runs suggest `python3 -m aboard.train.trackers`."""

@@ -14,15 +14,15 @@ from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_fil
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.text.data_reference import parse_share
 from aboard.diagnoses import InputError, Problem
-from aboard.diagnoses.trainer import data as failures
 from aboard.diagnoses.usage import configuration
+from aboard.trainer.diagnoses import data as failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aboard.commands.data.prepare_data import DataCheckRequest
-    from aboard.data.quality.data_report import DataReport
-    from aboard.data.tokens.encoder import LossOn
+    from aboard.trainer.data.quality.data_report import DataReport
+    from aboard.trainer.data.tokens.encoder import LossOn
 
 LOSS_ON = ("answers", "last", "all")
 

@@ -16,9 +16,9 @@ from aboard.commands.data.token_row import format_row_line
 from aboard.commands.shared.finding_lines import format_finding_lines
 from aboard.commands.shared.json_output import dump_json, to_plain_value
 from aboard.commands.shared.number_format import format_count
-from aboard.data.length_statistics import build_bars
-from aboard.data.quality.data_report import DataReport
-from aboard.data.quality.row_statistics import DataStatistics
+from aboard.trainer.data.length_statistics import build_bars
+from aboard.trainer.data.quality.data_report import DataReport
+from aboard.trainer.data.quality.row_statistics import DataStatistics
 
 
 def format_data_lines(report: DataReport, *, stats: bool) -> Iterator[str]:

@@ -8,26 +8,30 @@ from pathlib import Path
 from time import monotonic
 
 from aboard.core.text.data_reference import DataReference
-from aboard.data.intake.read_chunk import detect_format, read_records
-from aboard.data.intake.row_formats import RowFormat
-from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.data.intake.validation_split import SplitSide
-from aboard.data.quality.data_check import check_allowed_codes, check_data, find_examples
-from aboard.data.quality.data_evidence import DataEvidence
-from aboard.data.quality.data_report import DataReport, SourceReport
-from aboard.data.quality.encoding_settings import EncodingSettings
-from aboard.data.quality.row_statistics import DataStatistics
-from aboard.data.rows import InvalidRow
-from aboard.data.sampling.packing_estimate import estimate_packing
-from aboard.data.tokenize_workers.prepare_data import PreparationSource, PreparedData
-from aboard.data.tokenize_workers.source_inspection import InspectionProgress, OpenedSource, SourceInspection
-from aboard.data.tokenize_workers.tokenizer_inspector import EXAMPLE_TOKENS, TokenizerInspector, build_item_preview
-from aboard.data.tokens.encoder import Encoder, LossOn
-from aboard.data.tokens.row_preview import RowPreview
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
+from aboard.trainer.data.intake.read_chunk import detect_format, read_records
+from aboard.trainer.data.intake.row_formats import RowFormat
+from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.trainer.data.quality.data_check import check_allowed_codes, check_data, find_examples
+from aboard.trainer.data.quality.data_evidence import DataEvidence
+from aboard.trainer.data.quality.data_report import DataReport, SourceReport
+from aboard.trainer.data.quality.encoding_settings import EncodingSettings
+from aboard.trainer.data.quality.row_statistics import DataStatistics
+from aboard.trainer.data.rows import InvalidRow
+from aboard.trainer.data.sampling.packing_estimate import estimate_packing
+from aboard.trainer.data.sampling.validation_split import SplitSide
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparationSource, PreparedData
+from aboard.trainer.data.tokenize_workers.source_inspection import InspectionProgress, OpenedSource, SourceInspection
+from aboard.trainer.data.tokenize_workers.tokenizer_inspector import (
+    EXAMPLE_TOKENS,
+    TokenizerInspector,
+    build_item_preview,
+)
+from aboard.trainer.data.tokens.encoder import Encoder, LossOn
+from aboard.trainer.data.tokens.row_preview import RowPreview
+from aboard.trainer.diagnoses import data
 
 
 @dataclass(frozen=True, kw_only=True)

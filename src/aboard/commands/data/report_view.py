@@ -11,9 +11,9 @@ from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS
 from aboard.core.text.durations import format_duration
-from aboard.data.length_statistics import HistogramBar, LengthCounts, build_bars
-from aboard.data.quality.data_report import DataReport, SourceReport
 from aboard.diagnoses import Severity
+from aboard.trainer.data.length_statistics import HistogramBar, LengthCounts, build_bars
+from aboard.trainer.data.quality.data_report import DataReport, SourceReport
 
 BARS = 16
 _LABEL = 12

@@ -6,8 +6,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.commands.shared.number_format import format_count
-from aboard.data.tokens.row_preview import PreviewToken, RowPreview
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.trainer.data.tokens.row_preview import PreviewToken, RowPreview
 
 # Neighbouring tokens alternate in shade, so that their borders are visible.
 SUPERVISED = ("black on #a3d9a5", "black on #8bcf8e")

@@ -19,15 +19,15 @@ from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTrain
 from aboard.commands.train.trainer_process import ask_trainer
 from aboard.config.slurm_allocation import read_allocation
 from aboard.diagnoses import AboardError, InputError, Problem
-from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
-from aboard.train.checkpoint.best_evaluation import BestEvaluation
-from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
+from aboard.trainer.checkpoint.best_evaluation import BestEvaluation
+from aboard.trainer.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
+from aboard.trainer.diagnoses import checkpoint as checkpoints
 from aboard.transport.node_dialer import NodeDialer
 
-MODULE = "aboard.train.model.export"
+MODULE = "aboard.trainer.model.export"
 # A 70B model means reading and writing 140 GB.
 SECONDS = 4 * 3600.0
 

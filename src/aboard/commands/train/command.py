@@ -31,13 +31,13 @@ from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import RecoverySettings, StallAction
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import remote_runs
-from aboard.diagnoses.trainer import training
 from aboard.diagnoses.usage import commands
+from aboard.trainer.diagnoses import training
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
-    from aboard.config.training.train_settings import TrainSettings
     from aboard.core.slurm.slurm_settings import SlurmSettings
+    from aboard.trainer.settings.train_settings import TrainSettings
 
 # Between SIGTERM and SIGKILL when the user stops the run: time to save a last checkpoint.
 FAREWELL_SECONDS = 300.0
@@ -136,7 +136,7 @@ def _require_resume(config: "TrainSettings", slurm: "SlurmSettings") -> None:
 
 
 def _load_settings(where: NodeArguments) -> "TrainSettings":
-    from aboard.config.training.train_settings import load_train_settings  # noqa: PLC0415 - pydantic takes 100 ms, which --help needn't wait for
+    from aboard.trainer.settings.train_settings import load_train_settings  # noqa: PLC0415 - pydantic takes 100 ms, which --help needn't wait for
 
     files = [name for name in where.nodes if name.endswith(YAML_SUFFIXES)]
     files = files or find_default_files(allow_file=where.allow_file)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.config.training.train_settings import ResolvedSetting
+from aboard.trainer.settings.train_settings import ResolvedSetting
 
 WIDEST = 48
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from aboard.core.text.hub_names import is_path, looks_like_path, strip_hub_prefix
-from aboard.data.intake.model_code import require_known_type
 from aboard.diagnoses import AboardError, Shell
-from aboard.diagnoses.trainer import training
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_JSON, read_foreign_file
 from aboard.trainer.checks.training_rules import ModelLimits
+from aboard.trainer.data.intake.model_code import require_known_type
+from aboard.trainer.diagnoses import training
 
 CONFIG = "config.json"
 # The files of a model that transformers reads; weights in other formats are skipped.

@@ -7,11 +7,11 @@ from pathlib import Path
 from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.content_hash_cache import ContentHashCache
 from aboard.core.decoding import DecodeError, decode
-from aboard.data.store.shard_manifest import FORMAT, MANIFEST_NAME, make_manifest_error, read_manifest
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.files import file_sync, local_files
 from aboard.durable_files import FileEntry
 from aboard.foreign_files import refuse_outside_link
+from aboard.trainer.data.store.shard_manifest import FORMAT, MANIFEST_NAME, make_manifest_error, read_manifest
 
 # Prefixes of the format names in our manifests: shards and packed sequences.
 _FORMAT_PREFIX = "aboard-"

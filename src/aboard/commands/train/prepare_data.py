@@ -15,18 +15,18 @@ from aboard.commands.data.prepare_data import (
     split_sides,
 )
 from aboard.config.data_settings import SourceSettings
-from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.training_settings import DataPart
-from aboard.data.intake.validation_split import SplitSide
-from aboard.data.quality.data_check import check_allowed_codes
-from aboard.data.quality.data_report import DataReport
-from aboard.data.sampling.packed_sequences import Packing, compute_data_identity
-from aboard.data.sampling.source_mixing import compute_draw_counts
-from aboard.data.tokenize_workers.prepare_data import PreparationSource, PreparedData, prepare_data
-from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
-from aboard.data.tokens.encoder import Encoder, LossOn
 from aboard.diagnoses import Severity
 from aboard.lazy_dataclass import dataclass
+from aboard.trainer.data.quality.data_check import check_allowed_codes
+from aboard.trainer.data.quality.data_report import DataReport
+from aboard.trainer.data.sampling.packed_sequences import Packing, compute_data_identity
+from aboard.trainer.data.sampling.source_mixing import compute_draw_counts
+from aboard.trainer.data.sampling.validation_split import SplitSide
+from aboard.trainer.data.tokenize_workers.prepare_data import PreparationSource, PreparedData, prepare_data
+from aboard.trainer.data.tokenize_workers.tokenize_progress import TokenizeProgress
+from aboard.trainer.data.tokens.encoder import Encoder, LossOn
+from aboard.trainer.settings.train_settings import TrainSettings
 
 __all__ = ["PreparedDataset", "TokenizeProgress", "TrainingDatasets", "prepare_training_data"]
 

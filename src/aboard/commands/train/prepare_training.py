@@ -29,7 +29,6 @@ from aboard.commands.train.training_payload import TrainingInputs, TrainingPaylo
 from aboard.config.input_files import FoundFile, read_text
 from aboard.config.slurm_allocation import read_allocation
 from aboard.config.this_machine import locate_on_nodes
-from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import resolve_request
@@ -39,6 +38,7 @@ from aboard.diagnoses import AboardError, Finding, Shell, format_shell
 from aboard.diagnoses.usage import configuration
 from aboard.record.runs import Runs
 from aboard.trainer.checks.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
+from aboard.trainer.settings.train_settings import TrainSettings
 from aboard.transport.node_dialer import NodeDialer
 
 _HASHES = "fingerprints.json"

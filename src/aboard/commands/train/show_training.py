@@ -33,7 +33,6 @@ from aboard.commands.train.prepared_view import (
 from aboard.commands.train.trainer_process import MEMORY_MODULE, TrainerProcess
 from aboard.commands.train.training_payload import TrainingInputs
 from aboard.config.this_machine import get_cache_folder
-from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.exit_codes import EXIT_BLOCKED
@@ -42,6 +41,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines
 from aboard.trainer.checks.training_rules import TrainingPreflight
+from aboard.trainer.settings.train_settings import TrainSettings
 
 
 def prepare_and_train(

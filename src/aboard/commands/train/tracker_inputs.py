@@ -16,8 +16,8 @@ from aboard.core.plan.plan import NodePlan, Plan, Start
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import list_secret_names
 from aboard.foreign_files import open_foreign_file
-from aboard.train.trackers.tracked_run import FACTS
 from aboard.trainer.checks.training_rules import TrainingPreflight
+from aboard.trainer.trackers.tracked_run import FACTS
 
 # The variables of each library with which rank 0 logs in, with which it finds the server, and all others that it needs.
 # Whoever sets one of the second kind, or one that is not listed, may decide where a secret is sent.

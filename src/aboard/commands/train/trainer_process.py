@@ -15,11 +15,11 @@ from aboard.core.decoding import DecodeError, decode
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.catalogue import unpack_error
-from aboard.diagnoses.trainer import training as training_failures
 from aboard.diagnoses.untrusted import escape_text
 from aboard.trainer.checks.training_rules import RankMemoryNeeds
+from aboard.trainer.diagnoses import training as training_failures
 
-MEMORY_MODULE = "aboard.train.memory.worker"
+MEMORY_MODULE = "aboard.trainer.memory.worker"
 # Enough to import torch and build a model without weights on a busy head.
 _MEMORY_SECONDS = 120.0
 

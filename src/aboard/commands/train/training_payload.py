@@ -15,7 +15,6 @@ from aboard.commands.train.checkpoints.check_resume import build_resume_probe, f
 from aboard.commands.train.prepare_data import PreparedDataset
 from aboard.commands.train.tracker_inputs import add_tracker_inputs, list_tracker_variables, list_withheld_secrets
 from aboard.config.this_machine import abbreviate_home, locate_on_nodes
-from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan, add_rank_env, bind_directories
@@ -24,11 +23,11 @@ from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Shell
+from aboard.diagnoses.catalogue import list_declaring_files
 from aboard.doctor.gpu.nvidia_smi import DRIVER
 from aboard.doctor.host.memory import MEMORY, MEMORY_CGROUPS
 from aboard.doctor.software.node_software import SOFTWARE
 from aboard.lazy_dataclass import dataclass
-from aboard.train.model.model_files import identify_weights
 from aboard.trainer.checks.gpu_specs import BF16_SINCE, GPU_SPECS, GpuSpec
 from aboard.trainer.checks.subject import TRAIN
 from aboard.trainer.checks.training_rules import (
@@ -38,10 +37,12 @@ from aboard.trainer.checks.training_rules import (
     compute_rank_memory,
     judge_training,
 )
+from aboard.trainer.settings.train_settings import TrainSettings
+from aboard.trainer.weights.model_files import identify_weights
 from aboard.transport.node_dialer import NodeDialer
 
 TRAINING = "ABOARD_TRAINING"
-MODULE = "aboard.train"
+MODULE = "aboard.trainer"
 # Ranks download nothing: all inputs were uploaded to their node. PYTHONSAFEPATH keeps a user's directory from shadowing
 # a standard module.
 ENV: Mapping[str, str] = MappingProxyType(
@@ -235,8 +236,9 @@ def _collect_memory(facts: Facts) -> dict[str, int]:
     return {name: min([total, *limits.get(name, ())]) for name, total in facts.of(MEMORY).items()}
 
 
-# The packages that the trainer imports.
-SHIPPED_PACKAGES = ("diagnoses", "core", "data", "train")
+# The packages that ranks import, and what of the trainer only this machine does.
+_SHIPPED = ("diagnoses", "core", "trainer")
+_NOT_SHIPPED = ("trainer/settings/", "trainer/checks/")
 # The earliest time in a zip file, fixed so that equal code gives equal bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 
@@ -244,10 +246,12 @@ _WHEN = (1980, 1, 1, 0, 0, 0)
 def build_code_archive() -> bytes:
     """A zip file of the packages that ranks need; Python imports directly from it."""
     home = Path(aboard.__file__).parent
-    files = [
-        *sorted(home.glob("*.py")),
-        *(file for package in SHIPPED_PACKAGES for file in sorted((home / package).rglob("*.py"))),
+    names = [
+        *(path.relative_to(home).as_posix() for path in sorted(home.glob("*.py"))),
+        *(path.relative_to(home).as_posix() for part in _SHIPPED for path in sorted((home / part).rglob("*.py"))),
+        *list_declaring_files(),
     ]
+    files = [home / name for name in dict.fromkeys(names) if not name.startswith(_NOT_SHIPPED)]
     buffer = io.BytesIO()
     with ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
         for file in files:

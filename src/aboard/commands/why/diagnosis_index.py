@@ -8,14 +8,6 @@ from aboard.diagnoses.files import file_fetch, file_sync, local_files
 from aboard.diagnoses.nodes import agent_protocol, trust
 from aboard.diagnoses.runs import checkpoint_copies, death
 from aboard.diagnoses.slurm import allocation, remote_runs, submission
-from aboard.diagnoses.trainer import (
-    adapter,
-    checkpoint,
-    data,
-    data_quality,
-    model_loading,
-    training,
-)
 from aboard.diagnoses.usage import (
     captured_scripts,
     commands,
@@ -48,6 +40,7 @@ from aboard.doctor.slow import diagnoses as slow
 from aboard.doctor.start import diagnoses as rendezvous
 from aboard.doctor.subjects import SUBJECTS
 from aboard.trainer.checks.subject import TRAIN
+from aboard.trainer.diagnoses import adapter, checkpoint, data, data_quality, model_loading, training
 
 
 def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> Subject:

@@ -10,11 +10,11 @@ from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
-from aboard.diagnoses.trainer import adapter, training
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.doctor.shared.majority import group_by_value
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checks.gpu_specs import BF16_SINCE, GpuSpec
+from aboard.trainer.diagnoses import adapter, training
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 # The distributions that have a tracker's client; the last one is the smallest.

@@ -25,11 +25,11 @@ from aboard.core.run.lost_nodes import LOST_SECONDS
 from aboard.core.run.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
-from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.classify_end import classify_end
 from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
+from aboard.trainer.diagnoses import checkpoint
 from aboard.transport.node_dialer import NodeDialer
 
 # Wait for further deaths before stopping the other ranks: one of them may have happened earlier.

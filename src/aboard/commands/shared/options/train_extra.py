@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import data
+from aboard.trainer.diagnoses import data
 
 _NEEDED = ("numpy", "pyarrow", "datasets", "transformers")
 

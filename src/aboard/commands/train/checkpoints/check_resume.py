@@ -11,17 +11,17 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import NO_FIX, Finding, Shell, format_shell, join_fixes
-from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.best_evaluation import BestEvaluation, get_wanted_best
-from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, RunSettings, parse_marker_head
-from aboard.train.checkpoint.setting_differences import SettingDifference, find_differences
+from aboard.trainer.checkpoint.best_evaluation import BestEvaluation, get_wanted_best
+from aboard.trainer.checkpoint.commit_marker import CommitMarker, MarkerError, RunSettings, parse_marker_head
+from aboard.trainer.checkpoint.setting_differences import SettingDifference, find_differences
 from aboard.trainer.checks.resumable_checkpoints import (
     CheckpointManifests,
     build_checkpoints_probe,
     find_newest_checkpoint,
 )
+from aboard.trainer.diagnoses import checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from aboard.diagnoses.files import file_fetch
 from aboard.diagnoses.untrusted import escape_text
 from aboard.durable_files import FileEntry
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.checkpoint_parts import PartSelection, Slice, select_parts
-from aboard.train.checkpoint.commit_marker import (
+from aboard.trainer.checkpoint.checkpoint_parts import PartSelection, Slice, select_parts
+from aboard.trainer.checkpoint.commit_marker import (
     NAME,
     CheckpointFile,
     CommitMarker,

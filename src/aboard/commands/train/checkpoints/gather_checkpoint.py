@@ -12,12 +12,12 @@ from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTrain
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
-from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
-from aboard.train.checkpoint.commit_marker import NAME
+from aboard.trainer.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
+from aboard.trainer.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
+from aboard.trainer.checkpoint.commit_marker import NAME
+from aboard.trainer.diagnoses import checkpoint as checkpoints
 from aboard.transport.node_dialer import NodeDialer
 
 THIS_MACHINE = Node(name="this machine", transport=TransportKind.LOCAL)

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
-from aboard.train.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
-from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker
+from aboard.trainer.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
+from aboard.trainer.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker
+from aboard.trainer.diagnoses import checkpoint as checkpoints
 
 MARKER = "manifest.json"
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")

@@ -16,7 +16,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.run_directory import RunDirectory
-from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
+from aboard.trainer.checkpoint.commit_marker import CheckpointFile, CommitMarker
 
 # Of one directory: older runs have hardly a part that is still needed.
 MOST_RUNS = 20

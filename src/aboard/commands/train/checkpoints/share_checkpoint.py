@@ -19,11 +19,11 @@ from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.durable_files import FileEntry
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.checkpoint_parts import Slice, list_needed_slices, list_slices, select_parts
-from aboard.train.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker
+from aboard.trainer.checkpoint.checkpoint_parts import Slice, list_needed_slices, list_slices, select_parts
+from aboard.trainer.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker
+from aboard.trainer.diagnoses import checkpoint as checkpoints
 from aboard.transport.node_dialer import NodeDialer
 
 

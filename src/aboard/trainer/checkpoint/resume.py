@@ -1,0 +1,193 @@
+"""Chooses the checkpoint to resume from: the newest that verifies on every disk, agreed by all ranks."""
+
+import os
+from collections.abc import Callable
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from aboard.diagnoses import AboardError
+from aboard.durable_files import write_atomically
+from aboard.foreign_files import MOST_MARKER, read_foreign_file
+from aboard.lazy_dataclass import dataclass
+from aboard.trainer.checkpoint import commit_marker
+from aboard.trainer.checkpoint.checkpoint_copies import NAME as COPIES
+from aboard.trainer.checkpoint.checkpoint_copies import write_copy_record
+from aboard.trainer.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
+from aboard.trainer.checkpoint.commit_marker import CheckpointFile, CommitMarker, RunSettings
+from aboard.trainer.checkpoint.restore_state import find_files, restore_state
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.checkpoint.setting_differences import find_differences, refuse_differences
+from aboard.trainer.diagnoses import checkpoint
+from aboard.trainer.distributed.rank_group import CheckpointRanks
+from aboard.trainer.metrics.head_beacon import send_saved
+from aboard.trainer.optimizer.sharded_optimizer import ShardedOptimizer
+
+_THREADS = 4
+
+
+@dataclass(kw_only=True)
+class ResumeResult:
+    """The result; `notes` say what was skipped and what changed since, `broken` names what didn't verify."""
+
+    marker: CommitMarker | None = None
+    notes: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offer:
+    """A checkpoint by name, and the disk leaders that have its marker."""
+
+    name: str
+    serial: int
+    ranks: tuple[int, ...]
+
+
+def resume_checkpoint(
+    group: CheckpointRanks,
+    how: str,
+    module: nn.Module,
+    optimizer: ShardedOptimizer,
+    now: Callable[[], RunSettings],
+    *,
+    copies: bool = False,
+) -> ResumeResult:
+    """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result."""
+    result = ResumeResult()
+    if how == "none":
+        return result
+    folder = group.folder if how == "auto" else Path(how).absolute().parent
+    names = None if how == "auto" else [Path(how).name]
+    offers = _list_offers(group, folder, names, result)
+    elsewhere: AboardError | None = None
+    for offer in offers:
+        saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(group, folder, offer))
+        changed = find_differences(saved.marker, now())
+        refuse_differences(changed, str(saved.folder))
+        try:
+            why = _find_damage(group, saved, module, optimizer)
+        except AboardError as error:
+            # An older checkpoint may be complete here: the head copies the newest that is complete on the nodes.
+            if error.diagnosis is not checkpoint.ELSEWHERE:
+                raise
+            elsewhere, why = elsewhere or error, error.seen
+        if why is None:
+            group.run_collectively(partial(restore_state, saved, module, optimizer, len(group.disks.nodes)))
+            result.marker = saved.marker
+            if copies:
+                group.run_collectively(partial(_renew_copies, group, saved, offer))
+            if group.leads:
+                send_saved(offer.name, offer.serial, saved.here)
+            result.notes.append(f"resumed from {saved.folder}, step {saved.marker.step}")
+            result.notes += [f"changed since the checkpoint: {each}" for each in changed]
+            return result
+        result.broken.add(offer.name)
+        result.notes.append(f"skipped {offer.name}: {why}")
+    if elsewhere is not None:
+        raise elsewhere
+    if how != "auto" or result.broken:
+        path = group.folder if how == "auto" else Path(how)
+        reasons = "".join(f"\n  {note}" for note in result.notes)
+        raise AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
+    return result
+
+
+def _renew_copies(group: CheckpointRanks, saved: SavedCheckpoint, offer: _Offer) -> None:
+    """A node that has taken the place of another gets the copies that were there, too."""
+    same = {file.disk for file in saved.marker.files} == set(group.disks.leaders)
+    if group.leads and same and not (saved.folder / COPIES).exists():
+        write_copy_record(saved.folder, offer.serial, group.rank, saved.marker.files)
+
+
+def _list_offers(group: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult) -> list[_Offer]:
+    """The newest first; one disk may have what another lacks, since markers are written after all files."""
+
+    def list_local() -> dict[str, Any]:
+        listing = list_checkpoints(folder, names) if group.leads else CheckpointListing(good={}, skipped={})
+        torn = [name for name in listing.skipped if (folder / name / commit_marker.NAME).exists()]
+        return {"good": listing.good, "skipped": listing.skipped, "torn": torn}
+
+    reports = group.run_collectively(list_local)
+    serials: dict[str, int] = {}
+    for report in reports:
+        serials |= report["good"]
+    skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
+    result.notes += [f"skipped {name}: {why}" for name, why in skipped.items()]
+    result.broken |= {name for report in reports for name in report["torn"] if name not in serials}
+    ranks = {name: tuple(rank for rank, report in enumerate(reports) if name in report["good"]) for name in serials}
+    offers = (_Offer(name=name, serial=serial, ranks=ranks[name]) for name, serial in serials.items())
+    return sorted(offers, key=lambda offer: (offer.serial, offer.name), reverse=True)
+
+
+def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> CommitMarker:
+    """Shares one disk's marker with all ranks; a disk that has all files but no marker gets it now."""
+    source, path = offer.ranks[0], folder / offer.name
+    own: list[bytes] = []
+
+    def fetch() -> None:
+        if group.rank == source:
+            own.append(read_foreign_file(path / commit_marker.NAME, MOST_MARKER))
+
+    group.run_collectively(fetch)
+    text = group.exchange.broadcast(own[0] if own else None, source=source)
+    found = commit_marker.parse_marker(text)
+
+    def complete_marker() -> None:
+        if group.leads and group.rank not in offer.ranks and SavedCheckpoint(folder=path, marker=found).here:
+            write_atomically(path / commit_marker.NAME, text, sync=True)
+
+    group.run_collectively(complete_marker)
+    return found
+
+
+def _find_damage(
+    group: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer
+) -> str | None:
+    """Why it can't be used, the same on all ranks; every file that a rank needs is hashed once per disk."""
+
+    def plan() -> dict[str, Any]:
+        files, missing = find_files(saved, module, optimizer, len(group.disks.nodes))
+        elsewhere = [file for file in missing if _is_elsewhere(file, saved)]
+        if elsewhere:
+            raise _build_elsewhere_error(group, saved, elsewhere)
+        return {"files": files, "missing": [file.name for file in missing]}
+
+    reports = group.run_collectively(plan)
+    missing = sorted({name for report in reports for name in report["missing"]})
+    if missing:
+        return f"{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} missing"  # noqa: PLR2004 - as many as fit
+    mates = group.mates
+    files = sorted({name for rank in mates for name in reports[rank]["files"]})
+    share = files[mates.index(group.rank) :: len(mates)]
+    bad = group.run_collectively(lambda: {"bad": saved.verify(share, threads=_choose_thread_count(len(mates)))})
+    worst = [f"{why} (on {group.disks.nodes[rank]})" for rank, report in enumerate(bad) for why in report["bad"]]
+    return worst[0] + (f", and {len(worst) - 1} more files" if len(worst) > 1 else "") if worst else None
+
+
+def _is_elsewhere(file: CheckpointFile, saved: SavedCheckpoint) -> bool:
+    """Whether the file is on a disk of another node, rather than lost: none of that disk's files are here."""
+    several = len({each.disk for each in saved.marker.files}) > 1
+    return several and not any(here.disk == file.disk for here in saved.here.values())
+
+
+def _build_elsewhere_error(group: CheckpointRanks, saved: SavedCheckpoint, files: list[CheckpointFile]) -> AboardError:
+    files_text = ", ".join(f"{file.name} of rank {file.rank} on {file.node}" for file in files[:8])
+    more = f", and {len(files) - 8} more" if len(files) > 8 else ""  # noqa: PLR2004 - as many as fit
+    nodes = sorted({file.node for file in files})
+    return AboardError(
+        checkpoint.ELSEWHERE,
+        f"{saved.folder} was saved to several disks, and resuming with this layout needs files that are not on this"
+        f" disk: {files_text}{more}",
+        "several" if len(nodes) > 1 else "one",
+        nodes=nodes,
+        folder=saved.folder,
+        here=group.node,
+    )
+
+
+def _choose_thread_count(mates: int) -> int:
+    return max(1, min(_THREADS, (os.cpu_count() or 1) // mates))

@@ -1,0 +1,119 @@
+"""Attention masks that separate the documents of one row, without a device sync.
+
+transformers detects packed rows from position ids, which syncs with the device (`find_packed_sequence_indices`). So
+masks are built here, in the form that `generate` passes (`create_masks_for_generate`), and none is built if causality
+is enough.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from aboard.lazy_dataclass import dataclass
+from aboard.trainer.collate import Collator, LogitPositions, MicroBatch
+from aboard.trainer.model.packing_support import (
+    WINDOWED,
+    build_packing_error,
+    find_packing_obstacle,
+    has_position_ids,
+)
+
+# Under this name transformers builds no mask of its own and leaves None alone: causal by the kernel's own flag.
+_CAUSAL = "aboard_sdpa"
+_FLASH = ("flash_attention_2", "flash_attention_3")
+# One mask for all layers, instead of one per kind of layer.
+_ALL = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionMasks:
+    """`windows`: the attention window per kind of layer, None for full attention.
+
+    If `why_not` says that documents can't be separated, each row has only one, and the model builds its own mask.
+    """
+
+    attention: str
+    windows: Mapping[str, int | None]
+    positions: bool
+    why_not: str | None
+    keeps: LogitPositions
+    dtype: torch.dtype
+
+    def collate(self) -> Collator:
+        # Concatenated rows are like packed ones.
+        return Collator(flat=self.attention in _FLASH and self.why_not is None, keeps=self.keeps)
+
+    def inputs(self, micro: MicroBatch) -> dict[str, Any]:
+        """The keyword arguments of the model's forward for this micro-batch, which is already on the device."""
+        named: dict[str, Any] = {"input_ids": micro.input_ids, "use_cache": False}
+        if self.positions:
+            named["position_ids"] = micro.position_ids
+        if micro.keep is not None:
+            named["logits_to_keep"] = micro.keep
+        if micro.ends is not None:
+            named |= {"cu_seq_lens_q": micro.ends, "cu_seq_lens_k": micro.ends}
+            return named | {"max_length_q": micro.longest, "max_length_k": micro.longest}
+        if self.why_not is not None:
+            if micro.documents is not None:
+                raise build_packing_error(self.why_not)
+            return named
+        masks = {kind: self._mask(micro, window) for kind, window in self.windows.items()}
+        return named | {"attention_mask": masks.get(_ALL, masks)}
+
+    def _mask(self, micro: MicroBatch, window: int | None) -> Tensor | None:
+        rows, length = micro.input_ids.shape
+        reach = length if window is None else window
+        if length <= reach and micro.documents is None and self.attention == _CAUSAL:
+            return None
+        place = torch.arange(length, device=micro.input_ids.device)
+        visible = place[:, None] >= place
+        if reach < length:
+            visible &= place > place[:, None] - reach
+        if micro.documents is not None:
+            visible = visible & (micro.documents[:, :, None] == micro.documents[:, None, :])
+        visible = visible.expand(rows, length, length)[:, None]
+        if self.attention == _CAUSAL:
+            return visible
+        # What transformers' eager attention adds to the scores.
+        return torch.zeros((), dtype=self.dtype, device=visible.device).where(visible, torch.finfo(self.dtype).min)
+
+
+def build_masks(model: PreTrainedModel, dtype: torch.dtype) -> AttentionMasks:
+    """For this model, which computes in `dtype`; switches its sdpa to our registered variant."""
+    config = model.config.get_text_config()
+    attention = str(config._attn_implementation)  # noqa: SLF001 - transformers has no other way to ask
+    why_not = find_packing_obstacle(model)
+    if attention == "sdpa" and why_not is None:
+        AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
+        model.set_attn_implementation(_CAUSAL)
+        attention = _CAUSAL
+    return AttentionMasks(
+        attention=attention,
+        windows=_read_windows(config),
+        positions=has_position_ids(model),
+        why_not=why_not,
+        keeps=_find_logit_positions(model),
+        dtype=dtype,
+    )
+
+
+def _read_windows(config: Any) -> dict[str, int | None]:
+    """Reads the config as `create_masks_for_generate` does; chunked and recurrent layers are not masked here."""
+    window = cast("int | None", getattr(config, "sliding_window", None))
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return {_ALL: window}
+    return {kind: window if kind == WINDOWED else None for kind in sorted(set(kinds))}
+
+
+def _find_logit_positions(model: PreTrainedModel) -> LogitPositions:
+    forward = inspect.unwrap(type(model).forward)
+    if "logits_to_keep" not in inspect.signature(forward).parameters:
+        return "none"
+    # In transformers 5.22, models that slice by this function accept different positions per row.
+    return "each" if "slice_logits_to_keep" in forward.__code__.co_names else "all"

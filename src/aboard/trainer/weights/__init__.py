@@ -1,0 +1,1 @@
+"""Weights as files: found, loaded, converted and written."""
