@@ -16,7 +16,8 @@ from aboard.diagnoses.runs import hang, rendezvous
 from aboard.diagnoses.untrusted import NO_TEXT, escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.verdicts.death.first_death import get_tail
-from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules, build_loopback_fix
+from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules
+from aboard.verdicts.live.rendezvous import build_loopback_fix
 
 # With so few ranks there is no majority that shows which of them is wrong.
 PAIR = 2
