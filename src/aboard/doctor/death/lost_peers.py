@@ -15,8 +15,9 @@ from aboard.diagnoses.untrusted import NO_TEXT, escape_text
 from aboard.doctor.death.first_death import get_tail
 from aboard.doctor.hang import diagnoses as hang
 from aboard.doctor.network import diagnoses as network
-from aboard.doctor.shared.fix_commands import build_check_command, build_firewall_rules, build_loopback_fix
+from aboard.doctor.shared.fix_commands import build_check_command, build_firewall_rules
 from aboard.doctor.start import diagnoses as rendezvous
+from aboard.doctor.start.rendezvous import build_loopback_fix
 from aboard.lazy_dataclass import dataclass
 
 # With so few ranks there is no majority that shows which of them is wrong.

@@ -8,8 +8,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.evidence.node_snapshot import NicTraffic
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.diagnoses import Fix, Shell, format_shell, join_fixes, join_lines
-from aboard.doctor.start import diagnoses as rendezvous
+from aboard.diagnoses import Shell, format_shell, join_lines
 
 # The store and the ranks listen on these ports; lower ones belong to services.
 _RULES = {
@@ -80,14 +79,6 @@ def find_down_link(evidence: Evidence, node: str, target: str) -> NicTraffic | N
     own = find_nearest_address(evidence, node, target)
     links = evidence.snapshots[node].links if own is not None else ()
     return next((link for link in links if own is not None and link.name == own[0] and link.state not in LINK_UP), None)
-
-
-def build_loopback_fix(evidence: Evidence, nodes: Sequence[str]) -> Fix:
-    """Suggests the interface by which the first node reaches rank 0, and shows where loopback may come from."""
-    master = evidence.plan.master
-    own = find_nearest_address(evidence, nodes[0], resolve_host(evidence, master.node, master.address))
-    hosts = rendezvous.LOOPBACK.fix("hosts", nodes=quote_folded_names(nodes))
-    return join_fixes(rendezvous.LOOPBACK.fix("interface", card=own[0]), hosts) if own else hosts
 
 
 def resolve_host(evidence: Evidence, node: str, host: str) -> str:

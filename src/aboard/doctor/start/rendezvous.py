@@ -1,6 +1,6 @@
 """Why ranks can't reach rank 0's store or each other: dropped, refused, unresolved, elsewhere, on loopback."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.evidence.follow_up_queries import is_address
@@ -16,8 +16,8 @@ from aboard.doctor.network import diagnoses as network
 from aboard.doctor.shared.fix_commands import (
     build_check_command,
     build_firewall_rules,
-    build_loopback_fix,
     find_down_link,
+    find_nearest_address,
     resolve_host,
 )
 from aboard.doctor.start import diagnoses as rendezvous
@@ -315,3 +315,11 @@ def _build_cause(
 
 def _format_ranks(views: list[RankView]) -> str:
     return f"{name_ranks(list_ranks(views))} on {fold_names(list_nodes(views))}"
+
+
+def build_loopback_fix(evidence: Evidence, nodes: Sequence[str]) -> Fix:
+    """Suggests the interface by which the first node reaches rank 0, and shows where loopback may come from."""
+    master = evidence.plan.master
+    own = find_nearest_address(evidence, nodes[0], resolve_host(evidence, master.node, master.address))
+    hosts = rendezvous.LOOPBACK.fix("hosts", nodes=quote_folded_names(nodes))
+    return join_fixes(rendezvous.LOOPBACK.fix("interface", card=own[0]), hosts) if own else hosts
