@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from deadlines import until, wait_until
+from doctor.collective.test_collective_probe import World, _about
 from launching import Going, Launches, build_sandbox
 from other_users import ATTACKER, VICTIM, run_as, start_as
 from supervisor_runs import Run, held
-from test_collective_probe import World, _about
 
 from aboard.agent import run_directory
 from aboard.agent.transfer.partial_file import part_name

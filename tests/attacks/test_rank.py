@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import aboard
 from deadlines import wait_until
 from launching import Launches, Ran
 from other_users import PYTHON, VICTIM
 from secret_corpus import read_corpus
+from typed_commands import aboard
 
 from aboard.agent import frames, process_tree
 from aboard.commands.launch.launch_view import LineBacklog

@@ -1,0 +1,270 @@
+"""The command line as a person meets it: help, typing mistakes, exit codes."""
+
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deadlines import slowness
+from typed_commands import aboard
+
+from aboard.commands.sandbox.command import _build_terminal_environment
+from aboard.commands.shared.options.typed_words import find_values, format_typed_command
+from aboard.record.runs import Runs
+
+
+def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
+    """`aboard --help` tells the way, not the alphabet."""
+    # As a module too, in a process of its own.
+    argv = [sys.executable, "-m", "aboard", "--help"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert said.index("  init ") < said.index("  check ") < said.index("  sandbox ")
+
+
+@pytest.mark.ci
+def test_the_documented_line_completes_commands_and_options_in_bash(tmp_path: Path) -> None:
+    """As TAB does it; a word that is no command gives no error between the words that are typed."""
+    program = tmp_path / "aboard"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m aboard "$@"\n')
+    program.chmod(0o755)
+    page = (Path(__file__).parents[3] / "docs/uninstall.md").read_text()
+    (line,) = re.findall(r"^    (eval .*bash_source aboard.*?)    ", page, re.MULTILINE)
+    script = f"""{line}
+    complete_words() {{
+        COMPREPLY=(); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _aboard_completion aboard; echo "${{COMPREPLY[*]}}"
+    }}
+    complete_words aboard sy; complete_words aboard sync --ign; complete_words aboard xx --"""
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert (done.stdout.split("\n"), done.stderr) == (["sync", "--ignored", "--version --help", ""], "")
+
+
+def test_a_mistyped_command() -> None:
+    """A typing mistake gets the nearest command and an exit code of its own."""
+    ran = aboard("chekc")
+    assert ran.code == 3
+    assert "did you mean 'check'?" in ran.stderr
+
+
+def test_a_mistyped_subject() -> None:
+    """So does one in --only, before any node is dialled."""
+    ran = aboard("check", "--only", "reech", "localhost")
+    assert ran.code == 3
+    assert "did you mean 'reach'?" in ran.stderr
+
+
+def test_sync_without_nodes_says_how_to_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody types it to copy nothing."""
+    monkeypatch.chdir(tmp_path)
+    ran = aboard("sync")
+    assert ran.code == 3
+    assert "no node is named, and there is no aboard.yaml in this directory" in ran.stderr
+    assert "aboard sync --on gpu01 --on gpu02" in ran.stderr
+
+
+def test_a_host_sees_the_environment_of_an_aboard_that_is_called_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`venv/bin/aboard sandbox exec -- python` finds that Python; an activated one comes first."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    environment = _build_terminal_environment()
+    assert (environment["VIRTUAL_ENV"], environment["PATH"].split(":")[0]) == (str(tmp_path), f"{tmp_path}/bin")
+    assert "PATH" not in _build_terminal_environment(active=False)
+    monkeypatch.setenv("CONDA_PREFIX", sys.base_prefix)
+    assert _build_terminal_environment().get("CONDA_PREFIX") == sys.base_prefix
+
+
+def test_options_of_a_fault_may_stand_before_its_name() -> None:
+    """`break --name other drop` means the same as `break drop --name other`."""
+    ran = aboard("sandbox", "break", "--name", "nowhere", "drop", "--node", "n2")
+    assert "No such option" not in ran.stderr
+    assert "nowhere" in ran.stderr
+    assert "drop " in aboard("sandbox", "break", "--list").stdout
+
+
+def test_what_check_could_not_test_has_not_passed() -> None:
+    """One machine has no network between nodes: that is said, exit code 0, with --strict 1, and JSON has it."""
+    ran = aboard("check", "localhost", "--only", "network")
+    assert (ran.code, "fine network" in ran.stdout) == (0, False)
+    assert "untested network: there is only one node" in ran.stdout
+    told = aboard("check", "localhost", "--only", "network", "--json", "--strict")
+    subject = json.loads(told.stdout)["subjects"]["network"]
+    assert (told.code, subject["status"], subject["reason"]) == (1, "not tested", "there is only one node")
+
+
+def test_check_without_nodes_says_that_it_checked_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first line, with how to name nodes; not where this machine was named."""
+    monkeypatch.chdir(tmp_path)
+    ran = aboard("check", "--only", "reach")
+    first = "note: checked this machine only; to check a cluster, pass its nodes: `aboard check gpu01 gpu02`"
+    assert (ran.code, ran.stdout.splitlines()[0]) == (0, first)
+    assert "this machine only" not in aboard("check", "localhost", "--only", "reach").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("launch train.py --lr 1", "launch -- train.py --lr 1"),
+        ("launch n1 n2 train.py --lr 1", "launch n1 n2 -- train.py --lr 1"),
+        (
+            "launch 'gpu[01-04]' --ranks 2 jobs/train.py --name 'a b'",
+            "launch 'gpu[01-04]' --ranks 2 -- jobs/train.py --name 'a b'",
+        ),
+        ("launch --env-file jobs/env n1 ./run.sh -v", "launch --env-file jobs/env n1 -- ./run.sh -v"),
+        ("launch -d torchrun --nproc-per-node 2 train.py", "launch -d -- torchrun --nproc-per-node 2 train.py"),
+        ("launch n1 -m pkg.train --lr 1", "launch n1 -m -- pkg.train --lr 1"),
+        ("launch conf/two.yaml train.py", "launch conf/two.yaml -- train.py"),
+        ("launch n1 n2", "launch n1 n2 -- train.py"),
+        ("launch", "launch -- train.py"),
+    ],
+)
+def test_a_launch_without_dashes_shows_the_line_with_them(typed: str, meant: str) -> None:
+    """The whole line, with `--` where the command begins, ready to be pasted; no option of the script is looked at."""
+    ran = aboard(*shlex.split(typed))
+    assert (ran.code, "[launch-command]" in ran.stderr) == (3, True)
+    assert ran.stderr.endswith(f"  fix  aboard {meant}\n")
+
+
+def test_files_with_a_typing_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script, a log or a file of variables that is nearly there is named."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "run.log", "vars.env"):
+        (tmp_path / name).write_text("")
+    mistakes = {
+        "train.py": ("launch", "--", "tarin.py"),
+        "run.log": ("why", "--log", "rnu.log"),
+        "vars.env": ("launch", "--env-file", "var.env", "--", "train.py"),
+    }
+    for name, argv in mistakes.items():
+        ran = aboard(*argv)
+        assert (ran.code, f"fix  did you mean '{name}'?" in ran.stderr) == (3, True), ran.stderr
+
+
+def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All errors of a file at once, each with its place and what to write."""
+    (tmp_path / "aboard.yaml").write_text("cluster:\n  nodes: [n1]\n  slot: 8\n  prot: 22\n")
+    monkeypatch.chdir(tmp_path)
+    ran = aboard("check")
+    assert ran.code == 3
+    assert "aboard.yaml:3:3" in ran.stderr
+    assert "did you mean 'slots'?" in ran.stderr
+    assert "aboard.yaml:4:3" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "typed"),
+    [
+        (
+            ["train", "sft.yaml", "n[1-2]", "--set", "train.max_steps=2"],
+            "train sft.yaml 'n[1-2]' --set train.max_steps=2",
+        ),
+        (["launch", "--", "train.py", "--name", "it's"], """launch -- train.py --name 'it'"'"'s'"""),
+        (
+            ["train", "--env", "HF_TOKEN=abc=", "--env=A=1", "--env=MY_KEY=k"],
+            "train --env HF_TOKEN --env=A=1 --env=MY_KEY",
+        ),
+        (["train", "--set", "cluster.env.HF_TOKEN=abc"], "train --set 'cluster.env.HF_TOKEN=…'"),
+        (["launch", "--", "run.sh", "--env", "HF_TOKEN=abc"], "launch -- run.sh --env HF_TOKEN=abc"),
+    ],
+)
+def test_a_command_can_be_typed_again(argv: list[str], typed: str) -> None:
+    """Quoted for a shell, with all of its options; our own options leave out the values of secrets."""
+    assert format_typed_command(argv) == f"aboard {typed}"
+
+
+def test_a_refused_wrapper_shows_the_typed_line_without_it_and_without_secrets() -> None:
+    """The nodes and options are those before `--`."""
+    ran = aboard("launch", "n1", "n2", "--env", "HF_TOKEN=abc", "--check", "none", "--", "nohup", "torchrun", "x.py")
+    assert ran.code == 3
+    assert "aboard launch n1 n2 --env HF_TOKEN --check none -d -- torchrun x.py" in " ".join(ran.stderr.split())
+    assert "abc" not in ran.stderr
+
+
+@pytest.mark.ci
+def test_a_run_in_the_background_holds_no_stream_of_the_terminal() -> None:
+    """Data that was prepared in worker processes leaves a helper of multiprocessing; it ends with the command."""
+    script = """
+import multiprocessing.resource_tracker, os, sys
+from aboard.commands.launch.background_run import leave_resource_tracker
+multiprocessing.resource_tracker.ensure_running()
+if os.fork() == 0:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1), os.dup2(null, 2)
+    leave_resource_tracker()
+    sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # The child waits for the end of its stdin; what it prints to has ended before.
+        ended, _, _ = select.select([process.stdout], [], [], 20 * slowness())
+        process.stdin.close()
+        assert ended
+        assert process.stdout.read() == b""
+
+
+@pytest.mark.ci
+def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
+    """The checks, the views and YAML are imported in a thread, while ssh connects; launchers' flags only for those."""
+    script = (
+        "import sys, aboard.commands.command_line, aboard.commands.launch.command\n"
+        "late = ('rich', 'yaml', 'pydantic', 'aboard.doctor', 'aboard.ui', 'aboard.commands.launch.launch_run')\n"
+        "print([name for name in sys.modules if name.startswith(late)])\n"
+        "import aboard.commands.launch.show_launch\n"
+        "print([name for name in sys.modules if name.startswith('aboard.core.launchers')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n[]\n"
+
+
+@pytest.mark.ci
+def test_a_batch_script_says_that_its_time_is_over(tmp_path: Path) -> None:
+    """Slurm's signal before the time limit stops a command that has no run yet, with the reason."""
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "aboard", "why", "--log", str(pipe)]
+    with (
+        subprocess.Popen(
+            command, env={**os.environ, "SLURM_JOB_ID": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+        pipe.open("w"),
+    ):  # once the command reads
+        process.send_signal(signal.SIGUSR1)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "stopped: the Slurm job reaches its time limit" in said
+
+
+def test_status_of_a_run_whose_nodes_are_being_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a conductor, which does not serve requests before the ranks start: the run is not over."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run = Runs.of(os.environ).open_or_create("20261116-1950-calm-crane")
+    claim = run.claim()
+    try:
+        shown = aboard("status", run.id)
+    finally:
+        claim.release()
+    assert shown.code == 0
+    assert "running" in shown.stdout
+
+
+def test_values_of_variables_are_found_in_a_command_line() -> None:
+    """After --env and --set, joined or apart, in bytes; neither names nor the program's own arguments."""
+    words = ["aboard", "launch", "--env", "A=é=1", "--env=B=2", "--set", "cluster.env.C=3", "--set", "train.seed=4"]
+    words += ["--set=data.token=5", "--env", "D", "--", "train.py", "--env", "E=6"]
+    line = "\0".join(words).encode()
+    assert [line[at : at + size].decode() for at, size in find_values(words)] == ["é=1", "2", "3", "5"]
