@@ -8,7 +8,7 @@ import time
 
 from aboard.agent import process_tree, procfs
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.inspect.launch_command import find_launch, split_python
+from aboard.agent.inspect.launch_command import find_launch, find_start_elsewhere, split_python
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ MOST_REPORTS = 64
 MOST_ROUNDS = 5
 # The head would start the ranks outside of it.
 CONTAINED = "it runs in a container"
-BYPASSED = "it is not the srun of PATH, or PATH was replaced"
+# One of our own programs of this name would not have started it.
+BYPASSED = "it is not the %s of PATH, or PATH was replaced"
 ISOLATING = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize module"}
 
 
@@ -62,7 +63,7 @@ class EscapedLaunchers:
                 if words:
                     self._judge(child, pid, words, seen, "")
                 elif is_bypassing(pid, command):
-                    self._judge(child, pid, command, seen, BYPASSED)
+                    self._judge(child, pid, command, seen, BYPASSED % os.path.basename(command[0]))
         took = time.process_time() - began
         self._loop.later(max(LOOK_SECONDS, took / LOOK_SHARE), self._look)
 
@@ -86,9 +87,10 @@ class EscapedLaunchers:
 
 
 def is_bypassing(pid: int, words: list[str]) -> bool:
-    """Whether it is an srun of ranks that our own srun has not started: that leaves no variable of ours."""
+    """Whether it starts ranks elsewhere, and our own program of its name has not started it."""
     if not words or os.path.basename(words[0]) != "srun":
-        return False
+        return bool(words and find_start_elsewhere(words))
+    # Ours leaves srun no variable of ours.
     starts = any(find_launch(words[at:]) or split_python(words[at:])[0] for at in range(1, len(words)))
     starts = starts or any(word.endswith(".py") for word in words)
     return starts and b"ABOARD_CAPTURE" in procfs.parse_environ(procfs.read_environ(pid))

@@ -20,7 +20,7 @@ LAUNCH_MODULES = {
 }  # fmt: skip
 HELP = ("-h", "--help", "--version")
 # They start a command on other nodes, or several times.
-MPI_PROGRAMS = ("mpirun", "mpiexec")
+MPI_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 STARTERS = ("ssh", "pdsh", "clush", *MPI_PROGRAMS)
 # Behind one of these, a launcher's name starts nothing.
 OBSERVERS = ("pgrep", "pkill", "killall", "grep", "which", "echo", "pip", "ls", "cat", "tail")

@@ -1,5 +1,6 @@
 """Errors of scripts whose launcher Aboard could not replace."""
 
+import posixpath
 from collections.abc import Sequence
 
 from aboard.core.launchers.captured_launch import Capture
@@ -16,6 +17,7 @@ _LONGEST_COMMAND = 300
 _ESCAPES = (
     ("container", "container"),
     ("srun of PATH", "srun"),
+    ("of PATH", "starter"),
     ("runs as", "user"),
     ("emptied", "emptied"),
     ("option -", "isolated"),
@@ -49,7 +51,8 @@ def build_escape_error(node: str, command: Sequence[str], why: str) -> InputErro
     """A launcher ran without Aboard's replacement and was ended; `why` and `command` come from the node, masked."""
     seen = f"{_join(command)} was started in a way that Aboard can't replace ({escape_text(why)}), and was ended"
     variant = next((variant for words, variant in _ESCAPES if words in why), "other")
-    return InputError.of(captured_scripts.ESCAPED, node, seen, variant)
+    blanks = {"starter": posixpath.basename(command[0])} if variant == "starter" else {}
+    return InputError.of(captured_scripts.ESCAPED, node, seen, variant, **blanks)
 
 
 def _describe(capture: Capture) -> str:

@@ -38,7 +38,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHELL_FUNCTION = re.compile(r"BASH_FUNC_.*(%%|\(\))", re.DOTALL)
 
 # The node sends their commands only if they would start ranks.
-_STARTERS = frozenset({"ssh", "pdsh", "clush", "mpirun", "mpiexec"})
+_STARTERS = frozenset({"ssh", "pdsh", "clush", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
 _LAUNCHERS = frozenset({TORCHRUN, LAUNCH_GRAMMAR.launcher, DEEPSPEED, ACCELERATE})
 # What the head and the script's own steps would take for theirs.
 _SLURMS_OWN = ("SLURM_", "SRUN_", "SBATCH_", "SALLOC_")

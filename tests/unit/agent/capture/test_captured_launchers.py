@@ -180,6 +180,8 @@ env -i {python} {program} a.py --key $SECRET &
 (export PYTHONPATH=$PWD/packages PATH=/usr/bin:/bin; {python} -m torch.distributed.run a.py) &
 PYTHONPATH=$PWD/shadow:$PYTHONPATH {python} -m torch.distributed.run a.py &
 unshare -Urm torchrun c.py &
+/usr/bin/ssh -o 'ProxyCommand sleep 60' n2 "cd /w && torchrun d.py" &
+(exec -a /opt/mpi/bin/mpirun sh -c 'sleep 60; true' python e.py) &
 bash -lc "PATH=/usr/bin:/bin; {program} --key b.py" &
 wait
 echo later
@@ -187,7 +189,7 @@ echo later
 
 
 def test_a_launcher_that_was_not_captured_is_killed_and_named(clean: list[Run], folder: Path) -> None:
-    """With an emptied environment, an isolated Python, another PYTHONPATH or sitecustomize, or in a container."""
+    """Its environment emptied, Python isolated, another PYTHONPATH or sitecustomize, in a container, by a path."""
     run = Run()
     clean.append(run)
     (folder / "shadow").mkdir()
@@ -197,7 +199,7 @@ def test_a_launcher_that_was_not_captured_is_killed_and_named(clean: list[Run], 
     async def story(hold: NodeSession) -> None:
         await hold.start(write_script(folder, text, SECRET=SECRET))
         assert (await capture(run, hold))["argv"] == ["torchrun", "--key", "b.py"]
-        await until(lambda: len(read_events(run, "escaped")) == 5, 5)
+        await until(lambda: len(read_events(run, "escaped")) == 7, 5)
         await hold.release_launcher(1, 0)
         await until(lambda: run.finished("script"))
         await until(lambda: not run.alive())
@@ -208,6 +210,12 @@ def test_a_launcher_that_was_not_captured_is_killed_and_named(clean: list[Run], 
         "its environment was emptied": ["torchrun", "a.py", "--key", "[secret]"],
         "Python's option -I ignores PYTHONPATH": ["torchrun", "a.py"],
         "it runs in a container": ["torchrun", "c.py"],
+        "it is not the ssh of PATH, or PATH was replaced": [
+            *("/usr/bin/ssh", "-o", "ProxyCommand sleep 60", "n2", "cd /w && torchrun d.py")
+        ],
+        "it is not the mpirun of PATH, or PATH was replaced": [
+            *("/opt/mpi/bin/mpirun", "-c", "sleep 60; true", "python", "e.py")
+        ],
         "PYTHONPATH was replaced": ["python", "-m", "torch.distributed.run", "a.py"],
         "it did not run Aboard's sitecustomize module": ["python", "-m", "torch.distributed.run", "a.py"],
     }

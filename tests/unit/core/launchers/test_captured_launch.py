@@ -350,7 +350,13 @@ NO_CAPTURE = "aboard launch 'n[1-2]' --no-capture -- bash run.sh 'a b'"
                 ("its environment was emptied; it can't be killed", "remove env -i before it"),
                 ("it runs as root", "remove sudo before it"),
                 ("it did not run Aboard's sitecustomize module", "call it by its name"),
+                ("it is not the srun of PATH, or PATH was replaced", "call it as srun, without its path"),
             )
+        ),
+        (
+            build_escape_error("n1", ["/usr/bin/ssh", "n2", "torchrun x.py"], "it is not the ssh of PATH, or PATH was"),
+            "n1: /usr/bin/ssh n2 'torchrun x.py' was started in a way that Aboard can't replace",
+            "once in the script, without ssh",
         ),
     ],
 )
