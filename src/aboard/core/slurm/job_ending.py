@@ -60,7 +60,7 @@ def classify_ending(
 ) -> JobEnding:
     """Why the conductor of a job received this signal; `shown` is Slurm's description of the job, "" if unknown.
 
-    `notice` is what Slurm said to a step, if it did: it helps when a busy slurmctld does not reply in time.
+    `notice` is what Slurm said to a step, if it did: a busy slurmctld may not reply in time, or no longer know why.
     Slurm sends SIGUSR1 before the time limit if the script asks for it, and SIGTERM when it ends the job.
     """
     fields = _read_fields(shown)
@@ -72,6 +72,8 @@ def classify_ending(
             why = f"job {job} reaches its time limit in {format_duration(max(0.0, left))}"
             return JobEnding(cause=EndingCause.TIME_LIMIT, why=why, seconds=max(0.0, left - RESERVE_SECONDS))
         return JobEnding(cause=EndingCause.UNKNOWN, why=f"aboard received {signal}")
+    if signal == "SIGUSR1" and not fields:
+        return JobEnding(cause=EndingCause.TIME_LIMIT, why=f"job {job} reaches its time limit")
     # The job is ending, or slurmctld does not reply.
     seconds = max(0.0, conditions.kill_wait + min(0.0, left or 0.0) - RESERVE_SECONDS)
     cause, why = _find_cause(job, fields, conditions, notice)
@@ -101,11 +103,12 @@ def parse_preemption(partition: str) -> tuple[str, float]:
 
 
 def _find_cause(job: int, fields: dict[str, str], conditions: JobConditions, notice: str) -> tuple[EndingCause, str]:
-    said = _NOTICE.search(notice) if not fields else None
+    said = _NOTICE.search(notice)
     if not fields and said is None:
         return EndingCause.UNKNOWN, f"Slurm ends job {job}"
     reason = (said["reason"] or "") if said else ""
-    if reason == "TIME LIMIT" or fields.get("Reason") == "TimeLimit":
+    # The reason of a job that is over may already be that of its last step.
+    if reason == "TIME LIMIT" or fields.get("Reason") == "TimeLimit" or fields.get("JobState") == "TIMEOUT":
         return EndingCause.TIME_LIMIT, f"job {job} reached its time limit"
     if reason == "PREEMPTION" or "PreemptTime" in fields:
         return EndingCause.PREEMPTED, _describe_preemption(job)

@@ -56,9 +56,17 @@ def test_term_while_the_job_ends_leaves_kill_wait(fields: str, cause: EndingCaus
     ],
 )
 def test_a_busy_slurmctld_leaves_the_notice_of_the_step(reason: str, cause: EndingCause) -> None:
-    """Without an answer, what slurmstepd said to the step names the cause."""
+    """Without an answer, or one without a reason, what slurmstepd said to the step names the cause."""
     notice = f"slurmstepd-n1: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-16T19:37:00{reason} ***"
-    assert classify_ending(4, "", "SIGTERM", NOW, CONDITIONS, notice).cause is cause
+    for shown in ("", "JobState=COMPLETING Reason=None Restarts=0"):
+        assert classify_ending(4, shown, "SIGTERM", NOW, CONDITIONS, notice).cause is cause
+
+
+def test_usr1_is_the_notice_of_the_time_limit_without_an_answer() -> None:
+    """Slurm sends it for nothing else; how long the ranks have is unknown then, whatever a step was told before."""
+    notice = "slurmstepd-n1: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-16T19:37:00 ***"
+    ending = classify_ending(4, "", "SIGUSR1", NOW, CONDITIONS, notice)
+    assert (ending.cause, ending.seconds) == (EndingCause.TIME_LIMIT, None)
 
 
 def test_a_signal_that_comes_late_leaves_less() -> None:
