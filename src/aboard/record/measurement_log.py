@@ -84,12 +84,18 @@ def choose_spacing(*, age: float, nodes: int, share: float) -> float | None:
     """
     later = max(LATER_SECONDS, nodes / LATER_LINES_A_SECOND)
     usual = nodes / FIRST_LINES_A_SECOND if age < FIRST_SECONDS else later
+    stage = find_stage(share)
+    return None if stage is None else usual * 4.0**stage
+
+
+def find_stage(share: float) -> int | None:
+    """How often half of the remaining space was filled, by the share of it that is in use; None when it is full."""
     stage = 0
     while share >= 1 - 0.5 ** (stage + 1):
         stage += 1
         if stage > _MOST_STAGES:
             return None
-    return usual * 4.0**stage
+    return stage
 
 
 def read_measurements(path: Path) -> Iterator[NodeMeasurement]:

@@ -51,6 +51,10 @@ class RunDirectory:
     plan = _File("plan.json")
     events = _File("events.jsonl")
     samples = _File("samples.jsonl")
+    # The lines of the trainer's own metrics.jsonl.
+    metrics = _File("metrics.jsonl")
+    # How late each rank was to collectives.
+    lateness = _File("lateness.jsonl")
     findings = _File("findings.json")
     # The Python stacks of all ranks when the first one failed.
     stacks = _File("stacks.json")

@@ -1,0 +1,81 @@
+"""Reads files of JSON lines that may be torn, foreign or hostile: what can't be read is counted."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from aboard.diagnoses.untrusted import escape_text
+
+T = TypeVar("T")
+# Above any line that is written.
+_LINE_BYTES = 1 << 20
+# Exact in every program that reads JSON.
+_MOST = 2**53
+_NAME_CHARS = 64
+
+
+class RecordLines(Generic[T]):
+    """The values of a file, in order. Once they are read, `dropped` has how many are missing or unreadable."""
+
+    def __init__(self, path: Path, parse: Callable[[dict[str, Any]], T | None]) -> None:
+        """`parse` returns None for a line that it doesn't know, or raises what wrong types raise."""
+        self.dropped = 0
+        self._path = path
+        self._parse = parse
+
+    def __iter__(self) -> Iterator[T]:
+        self.dropped = 0
+        for line in self._read_lines():
+            try:
+                entry = json.loads(line)
+                if "dropped" in entry:
+                    self.dropped += as_count(entry["dropped"])
+                elif (value := self._parse(entry)) is not None:
+                    yield value
+            except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+                self.dropped += 1
+
+    def _read_lines(self) -> Iterator[bytes]:
+        try:
+            file = self._path.open("rb")
+        except OSError:
+            return
+        with file:
+            while line := file.readline(_LINE_BYTES):
+                yield line
+                while line and not line.endswith(b"\n"):
+                    # A torn line, or one too long to be ours: its start isn't valid JSON, and its rest is skipped.
+                    line = file.readline(_LINE_BYTES)
+
+
+def as_number(value: object) -> float:
+    """A finite number, or ValueError."""
+    if type(value) in (int, float) and -_MOST < value < _MOST:  # type: ignore[operator]  # it is a number
+        return value  # type: ignore[return-value]  # an int is a float here
+    raise ValueError("expected a number")
+
+
+def as_count(value: object) -> int:
+    """A whole number from 0, or ValueError."""
+    if type(value) is int and 0 <= value < _MOST:
+        return value
+    raise ValueError("expected a count")
+
+
+def as_text(value: object) -> str:
+    """A short text, made visible; or ValueError."""
+    if isinstance(value, str):
+        return escape_text(value[:_NAME_CHARS], _NAME_CHARS)
+    raise ValueError("expected text")
+
+
+def select_figures(raw: object) -> dict[str, float | None]:
+    """The entries that are finite numbers, or None for a figure that has no value."""
+    if not isinstance(raw, dict):
+        return {}
+    return {
+        escape_text(name, _NAME_CHARS): value
+        for name, value in raw.items()
+        if len(name) <= _NAME_CHARS and (value is None or (type(value) in (int, float) and -_MOST < value < _MOST))
+    }
