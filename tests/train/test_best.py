@@ -10,7 +10,7 @@ from tiny import tiny_data
 from train_cases import lines, trained
 from train_crew import Crew
 
-from aboard.commands.train.checkpoints.local_checkpoints import choose_checkpoint, read_intact_marker
+from aboard.commands.shared.local_checkpoints import choose_checkpoint, read_intact_marker
 from aboard.core.plan.training_settings import Training
 from aboard.trainer.checkpoint.best_evaluation import BestEvaluation
 

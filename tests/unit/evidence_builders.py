@@ -19,8 +19,8 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import NodeConnection, RankProcess, Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.apply_rules import judge_by_rules
 from aboard.doctor.death.rules import DEATH_RULES
-from aboard.doctor.shared.apply_rules import judge_by_rules
 
 NOW = 1000.0
 WAITING = Untrusted(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from aboard.config.allowed_files import read_launcher_file
 from aboard.config.input_files import read_text
 from aboard.config.yaml_tree import Leaf, Table, convert_to_builtins, parse_tree
-from aboard.core.launchers.accelerate_flags import KEYS, NUMBERS, SECTIONS
+from aboard.core.launchers.accelerate.accelerate_flags import KEYS, NUMBERS, SECTIONS
 from aboard.core.text.input_text import suggest_fix
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text

@@ -4,8 +4,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from aboard.config.huggingface_names import explain_foreign_key
 from aboard.config.schema.aboard_yaml import NODE_MAPPING, SOURCE_MAPPING
+from aboard.config.schema.huggingface_names import explain_foreign_key
 from aboard.config.yaml_tree import Items, Table, Tree
 from aboard.core.text.input_text import find_nearest, suggest_fix
 from aboard.diagnoses import Fix, Problem

@@ -5,11 +5,11 @@ from dataclasses import replace
 from aboard.core.evidence.rank_progress import describe_progress, is_advancing, measure_quiet
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement, VerdictRule
+from aboard.doctor.apply_rules import judge_by_rules
 from aboard.doctor.death import gpu_failures
 from aboard.doctor.hang import collective_hang, dead_connections, stuck_ranks
 from aboard.doctor.loss import nonfinite_loss
 from aboard.doctor.nccl_ras import rules as nccl_ras
-from aboard.doctor.shared.apply_rules import judge_by_rules
 from aboard.doctor.slow import slow_run
 from aboard.doctor.start import initialization, rendezvous
 

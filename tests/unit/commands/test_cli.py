@@ -222,7 +222,7 @@ def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
     """The checks, the views and YAML are imported in a thread, while ssh connects; launchers' flags only for those."""
     script = (
         "import sys, aboard.commands.command_line, aboard.commands.launch.command\n"
-        "late = ('rich', 'yaml', 'pydantic', 'aboard.doctor', 'aboard.ui', 'aboard.commands.launch.launch_run')\n"
+        "late = ('rich', 'yaml', 'pydantic', 'aboard.doctor', 'aboard.commands.launch.launch_run')\n"
         "print([name for name in sys.modules if name.startswith(late)])\n"
         "import aboard.commands.launch.show_launch\n"
         "print([name for name in sys.modules if name.startswith('aboard.core.launchers')])"

@@ -12,8 +12,8 @@ from data_files import conversation, tokenizer, written
 
 from aboard.commands.command_line import cli
 from aboard.commands.data.command import LOSS_ON
-from aboard.config.data_settings import DataSettings, load_data_settings
 from aboard.config.schema.aboard_yaml import DataSection
+from aboard.config.schema.data_settings import DataSettings, load_data_settings
 from aboard.diagnoses import AboardError, InputError
 from aboard.trainer.data.intake import row_formats
 from aboard.trainer.data.tokens.encoder import LossOn

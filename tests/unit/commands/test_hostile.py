@@ -21,10 +21,10 @@ from snapshot_builders import answers_of, kept_run, stopped
 from aboard.agent import frames
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
-from aboard.commands.shared.finding_lines import format_finding_lines
-from aboard.commands.shared.findings_view import FindingsView
+from aboard.commands.runs.recorded_run import parse_recorded_run
+from aboard.commands.shared.findings.finding_lines import format_finding_lines
+from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.json_output import dump_json
-from aboard.commands.why.recorded_run import parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
 from aboard.core.decoding import try_decode
 from aboard.core.evidence.external_process import ExternalJobProcess

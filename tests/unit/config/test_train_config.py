@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from aboard.commands.command_line import cli
-from aboard.config.data_settings import SourceSettings
-from aboard.config.huggingface_names import explain_foreign_key
 from aboard.config.schema.aboard_yaml import DataSection, derive_source_name
+from aboard.config.schema.data_settings import SourceSettings
+from aboard.config.schema.huggingface_names import explain_foreign_key
 from aboard.config.schema.train_section import TrainSection
 from aboard.core.plan.training_settings import ADAPTER_SETTINGS, TRAIN_SETTINGS, DataPart, Training
 from aboard.diagnoses import AboardError, InputError

@@ -14,9 +14,9 @@ from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.run.events import Measurement
 from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import Finding, Severity
+from aboard.doctor.apply_rules import judge_by_rules
 from aboard.doctor.hang.undetermined import report_internal_error
 from aboard.doctor.judge_evidence import LIVE_RULES, judge_evidence
-from aboard.doctor.shared.apply_rules import judge_by_rules
 
 IMPORTS = stack(("/x/licensed.py", 1, "<module>"), ("<frozen importlib._bootstrap>", 9, "_load"))
 JOINING = StoreRequest(host="10.0.0.1", port=29500, world=8)

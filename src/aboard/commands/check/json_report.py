@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aboard.commands.shared.findings.subject_results import SubjectResult
 from aboard.commands.shared.json_output import describe_interpreter, dump_json, to_plain_value
-from aboard.commands.shared.subject_results import SubjectResult
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts

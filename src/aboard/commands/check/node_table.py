@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.commands.shared.findings.subject_results import SubjectResult
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.node_grid import ONE_BY_ONE, GridRow, NodeGrid
 from aboard.commands.shared.status_marks import StatusMark, find_worst, mark_node
-from aboard.commands.shared.subject_results import SubjectResult
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names

@@ -7,16 +7,16 @@ from rich.text import Text
 
 from aboard.commands.check.collective_table import CollectiveTable
 from aboard.commands.check.node_table import CheckNodeTable
-from aboard.commands.shared.findings_view import FindingsView
-from aboard.commands.shared.labelled_text import wrap_labelled
-from aboard.commands.shared.merge_findings import merge_findings
-from aboard.commands.shared.status_marks import FINE, NOT_ASKED
-from aboard.commands.shared.subject_results import (
+from aboard.commands.shared.findings.findings_view import FindingsView
+from aboard.commands.shared.findings.merge_findings import merge_findings
+from aboard.commands.shared.findings.subject_results import (
     SubjectStatus,
     format_conclusion,
     format_source_note,
     summarize_subjects,
 )
+from aboard.commands.shared.labelled_text import wrap_labelled
+from aboard.commands.shared.status_marks import FINE, NOT_ASKED
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from aboard.commands.shared.options.train_extra import require_train_extra
 from aboard.commands.shared.printed_output import print_report
-from aboard.config.data_settings import DataSettings, load_data_settings
 from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_files, read_text
+from aboard.config.schema.data_settings import DataSettings, load_data_settings
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.text.data_reference import parse_share
 from aboard.diagnoses import InputError, Problem

@@ -13,7 +13,7 @@ from typing import Any
 
 from aboard.commands.data.report_view import BARS, choose_lengths, format_conclusion, list_facts
 from aboard.commands.data.token_row import format_row_line
-from aboard.commands.shared.finding_lines import format_finding_lines
+from aboard.commands.shared.findings.finding_lines import format_finding_lines
 from aboard.commands.shared.json_output import dump_json, to_plain_value
 from aboard.commands.shared.number_format import format_count
 from aboard.trainer.data.length_statistics import build_bars

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.commands.data.token_row import TokenRowView
-from aboard.commands.shared.findings_view import FindingsView
+from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS

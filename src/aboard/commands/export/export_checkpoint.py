@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aboard.commands.sync.download import OnDownload
-from aboard.commands.train.checkpoints.gather_checkpoint import GatherRequest, gather_checkpoint
-from aboard.commands.train.checkpoints.local_checkpoints import (
+from aboard.commands.shared.local_checkpoints import (
     ChosenCheckpoint,
     choose_checkpoint,
     find_checkpoint,
     read_intact_marker,
 )
+from aboard.commands.sync.download import OnDownload
+from aboard.commands.train.checkpoints.gather_checkpoint import GatherRequest, gather_checkpoint
 from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTraining, read_recorded_training
 from aboard.commands.train.trainer_process import ask_trainer
 from aboard.config.slurm_allocation import read_allocation

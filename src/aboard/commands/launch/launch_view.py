@@ -18,14 +18,14 @@ from aboard.commands.launch.launch_run import LaunchResult
 from aboard.commands.launch.view.finished_run import FinishedRun, FinishedRunView, format_summary_lines
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
+from aboard.commands.shared.check_resume import TrainingFinished
 from aboard.commands.shared.copyable_commands import CopyableCommands
 from aboard.commands.shared.labelled_text import wrap_labelled
+from aboard.commands.shared.local_checkpoints import find_training_run
 from aboard.commands.shared.log_lines import LogLineFormatter, format_script
 from aboard.commands.shared.printed_output import print_findings, print_report, print_warnings
 from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.commands.shared.status_marks import FINE
-from aboard.commands.train.checkpoints.check_resume import TrainingFinished
-from aboard.commands.train.checkpoints.local_checkpoints import find_training_run
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import Action

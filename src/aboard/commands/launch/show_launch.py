@@ -22,10 +22,10 @@ from aboard.commands.launch.trial import run_trial
 from aboard.commands.launch.view.plan_json import format_plan_json
 from aboard.commands.launch.view.plan_view import PlanView
 from aboard.commands.launch.view.secret_redaction import build_redactor
+from aboard.commands.shared.check_resume import TrainingFinished
 from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import print_findings, print_notes
 from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS
-from aboard.commands.train.checkpoints.check_resume import TrainingFinished
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_ERROR, EXIT_FAILED, choose_exit_code
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import Plan

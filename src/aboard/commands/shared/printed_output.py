@@ -28,7 +28,7 @@ def print_report(console: Console, view: RenderableType, lines: Iterable[str]) -
 def print_findings(console: Console, findings: Sequence[Finding], *, in_full: bool = False) -> None:
     """Prints those that there are."""
     if findings:
-        from aboard.commands.shared.findings_view import FindingsView  # noqa: PLC0415 - findings are rare
+        from aboard.commands.shared.findings.findings_view import FindingsView  # noqa: PLC0415 - findings are rare
 
         console.print(FindingsView(findings, in_full=in_full), crop=False)
 

@@ -14,7 +14,7 @@ from aboard.commands.data.prepare_data import (
     require_share,
     split_sides,
 )
-from aboard.config.data_settings import SourceSettings
+from aboard.config.schema.data_settings import SourceSettings
 from aboard.core.plan.training_settings import DataPart
 from aboard.diagnoses import Severity
 from aboard.lazy_dataclass import dataclass

@@ -11,7 +11,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import aboard
 from aboard.commands.launch.conduct.checkpoint_copies import CopySettings
-from aboard.commands.train.checkpoints.check_resume import build_resume_probe, find_resume, judge_resume
+from aboard.commands.shared.check_resume import build_resume_probe, find_resume, judge_resume
 from aboard.commands.train.prepare_data import PreparedDataset
 from aboard.commands.train.tracker_inputs import add_tracker_inputs, list_tracker_variables, list_withheld_secrets
 from aboard.config.this_machine import abbreviate_home, locate_on_nodes

@@ -6,8 +6,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from aboard.commands.shared.findings.setup_report import SetupReport
 from aboard.commands.shared.json_output import dump_json
-from aboard.commands.shared.setup_report import SetupReport
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import format_count
 from aboard.core.trust.trust_report import NewHostKey, TrustReport, UndoReport

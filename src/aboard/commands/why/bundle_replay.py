@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from aboard.commands.runs.record_parts import FORMAT, MANIFEST, ROOT
-from aboard.commands.why.recorded_run import parse_json, parse_recorded_run
+from aboard.commands.runs.recorded_run import parse_json, parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
 from aboard.core.evidence.verdict import ReplayedJudgement
 from aboard.core.text.byte_sizes import KIB, MIB, format_size

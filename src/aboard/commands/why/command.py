@@ -16,7 +16,7 @@ from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
 from aboard.commands.runs.status import find_resume_command, summarize_run
 from aboard.commands.shared.conductor_client import ask_why
 from aboard.commands.shared.copyable_commands import CopyableCommands
-from aboard.commands.shared.findings_view import FindingsView
+from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.progress_bar import ReadingView

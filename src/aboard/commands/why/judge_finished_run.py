@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from aboard.commands.runs.record_parts import read_record_parts
+from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.runs.status import summarize_run
-from aboard.commands.why.recorded_run import parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
 from aboard.core.evidence.verdict import ReplayedJudgement
 from aboard.core.slurm.job_state import JobStatus

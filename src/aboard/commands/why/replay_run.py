@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aboard.commands.runs.record_parts import LOGS
-from aboard.commands.why.recorded_run import RecordedLogLine, RecordedRun
+from aboard.commands.runs.recorded_run import RecordedLogLine, RecordedRun
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.snapshot import Snapshot
 from aboard.core.evidence.verdict import Judgement, ReplayedJudgement, RuledOut, is_same_verdict

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from aboard.commands.shared.findings_view import FindingsView
+from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.core.evidence.verdict import Judgement, ReplayedJudgement, is_hang
 from aboard.core.text.durations import format_duration

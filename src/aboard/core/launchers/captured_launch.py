@@ -8,7 +8,7 @@ from typing import Annotated
 
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.decoding import CustomDecoder, DecodeError, Word, decode
-from aboard.core.launchers.accelerate_flags import NAME as ACCELERATE
+from aboard.core.launchers.accelerate.accelerate_flags import NAME as ACCELERATE
 from aboard.core.launchers.containers.parse_container import drop_outside_variables
 from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherFiles

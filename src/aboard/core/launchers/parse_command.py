@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from aboard.core.cluster.interpreter import NO_ENV
-from aboard.core.launchers.accelerate import parse_accelerate
+from aboard.core.launchers.accelerate.accelerate_command import parse_accelerate
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.containers.parse_container import drop_outside_variables, parse_container
 from aboard.core.launchers.deepspeed import parse_deepspeed

@@ -16,6 +16,7 @@ from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.runs import checkpoint_copies, death
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
+from aboard.doctor.apply_rules import judge_by_rules
 from aboard.doctor.death import gpu_failures, lost_peers
 from aboard.doctor.death.container_refusals import build_refusal_finding, find_refusal
 from aboard.doctor.death.explain_rank_death import (
@@ -28,7 +29,6 @@ from aboard.doctor.death.explain_rank_death import (
 from aboard.doctor.death.first_death import find_first_death, find_lost_node, get_tail, is_echo, read_last_words
 from aboard.doctor.death.lost_agents import report_disturbances, report_lost_agents
 from aboard.doctor.network import diagnoses as network
-from aboard.doctor.shared.apply_rules import judge_by_rules
 from aboard.doctor.shared.fix_commands import build_check_command
 
 _END = "end"

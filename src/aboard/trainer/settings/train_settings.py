@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.config.config_loader import LoadedConfig, build_recovery_request, load_config_files
-from aboard.config.data_settings import DataSettings, build_data_settings
+from aboard.config.schema.data_settings import DataSettings, build_data_settings
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.setting_conflicts import find_conflicts

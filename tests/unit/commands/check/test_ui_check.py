@@ -13,11 +13,11 @@ from rich.console import Console, RenderableType
 
 from aboard.commands.check.json_report import format_check_json
 from aboard.commands.check.node_table import CheckNodeTable
+from aboard.commands.check.plain_lines import format_check_lines
 from aboard.commands.check.report_view import CheckReportView
+from aboard.commands.shared.findings.merge_findings import merge_findings
+from aboard.commands.shared.findings.subject_results import summarize_subjects
 from aboard.commands.shared.json_output import to_plain_value
-from aboard.commands.shared.merge_findings import merge_findings
-from aboard.commands.shared.plain_lines import format_check_lines
-from aboard.commands.shared.subject_results import summarize_subjects
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource

@@ -13,9 +13,9 @@ from made_findings import made_finding
 from typed_commands import aboard
 
 from aboard.commands.runs.bundle import REDACTED, pack_run, write_bundle
+from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.why import bundle_replay
 from aboard.commands.why.bundle_replay import replay_bundle
-from aboard.commands.why.recorded_run import parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
 from aboard.core.run.events import Event
 from aboard.core.secrets.secret_names import MASK

@@ -22,8 +22,8 @@ from aboard.agent.container.container_command import ContainerSpec, wrap_command
 from aboard.commands.export.command import format_export
 from aboard.commands.export.export_checkpoint import ExportRequest, ExportResult, export_checkpoint
 from aboard.commands.launch.launch_view import format_finished_lines
-from aboard.commands.train.checkpoints.check_resume import TrainingFinished
-from aboard.commands.train.checkpoints.local_checkpoints import ChosenCheckpoint, find_checkpoint
+from aboard.commands.shared.check_resume import TrainingFinished
+from aboard.commands.shared.local_checkpoints import ChosenCheckpoint, find_checkpoint
 from aboard.commands.train.fetch_model import fetch_model, read_model_facts
 from aboard.commands.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
 from aboard.commands.train.prepare_training import build_resume_command, find_early_findings

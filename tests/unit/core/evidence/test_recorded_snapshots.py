@@ -18,12 +18,12 @@ from rich.console import Console
 from snapshot_builders import RUN, answers_of, kept_run, stopped, verdict
 
 from aboard import __version__
+from aboard.commands.runs import recorded_run as kept_module
 from aboard.commands.runs.bundle import REDACTED, pack_run, write_bundle
 from aboard.commands.runs.record_parts import MOST_LINES
-from aboard.commands.why import recorded_run as kept_module
+from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.commands.why.judge_finished_run import judge_finished_run
-from aboard.commands.why.recorded_run import parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
 from aboard.commands.why.verdict_view import ReplayView
 from aboard.core.evidence import snapshot as look_module

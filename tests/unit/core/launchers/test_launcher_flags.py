@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.launchers import accelerate_flags, deepspeed, torchrun
+from aboard.core.launchers import deepspeed, torchrun
+from aboard.core.launchers.accelerate import accelerate_flags
 from aboard.core.launchers.containers import apptainer_flags, docker_flags
 from aboard.core.launchers.flag_parser import FlagGrammar
 from aboard.core.launchers.flag_table import FlagHandling, FlagValueKind

@@ -8,7 +8,7 @@ import pytest
 from evidence_builders import ending
 
 from aboard.commands.launch.view.plan_json import format_plan_json
-from aboard.commands.why.recorded_run import parse_recorded_plan
+from aboard.commands.runs.recorded_run import parse_recorded_plan
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.run_evidence import Evidence

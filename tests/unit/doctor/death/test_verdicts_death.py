@@ -19,8 +19,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.apply_rules import judge_by_rules
 from aboard.doctor.death.rules import DEATH_RULES, conclude_run
-from aboard.doctor.shared.apply_rules import judge_by_rules
 
 PLAN = Plan(
     run="r",

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from aboard.commands.launch.view.run_cost import format_cost
 from aboard.commands.shared.copyable_commands import CopyableCommands
-from aboard.commands.shared.finding_lines import format_finding_lines
-from aboard.commands.shared.findings_view import FindingsView
+from aboard.commands.shared.findings.finding_lines import format_finding_lines
+from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS, StatusMark

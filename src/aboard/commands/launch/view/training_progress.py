@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.commands.launch.view.loss_curve import LEAST_POINTS, LossCurveView
 from aboard.commands.shared.progress_bar import render_bar
-from aboard.commands.train.loss_curve import LEAST_POINTS, LossCurveView
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import format_duration

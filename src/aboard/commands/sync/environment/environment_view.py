@@ -6,9 +6,9 @@ from time import monotonic
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.commands.shared.findings.setup_report import SetupReport
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.progress_bar import TransientView, render_bar
-from aboard.commands.shared.setup_report import SetupReport
 from aboard.commands.sync.sync_view import BAR_CELLS, MOST_LINES, PLAIN_SECONDS, NodeRates
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult

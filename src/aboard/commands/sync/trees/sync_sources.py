@@ -108,7 +108,7 @@ def load_training_files(files: Sequence[str], sets: Sequence[str]) -> TrainingFi
         return TrainingFiles()
     # Imported here: pydantic takes 100 ms, which named paths don't need.
     from aboard.config.config_loader import load_config_files  # noqa: PLC0415
-    from aboard.config.data_settings import build_data_settings  # noqa: PLC0415
+    from aboard.config.schema.data_settings import build_data_settings  # noqa: PLC0415
     from aboard.core.plan.training_settings import DEFAULT_OUTPUT_DIR  # noqa: PLC0415
 
     config = load_config_files(files, sets)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
+from aboard.commands.shared.local_checkpoints import build_no_best_error
 from aboard.commands.sync.download import OnDownload, run_locally
 from aboard.commands.train.checkpoints.checkpoint_survey import CheckpointOffer, CheckpointSurvey, describe_parts
-from aboard.commands.train.checkpoints.local_checkpoints import build_no_best_error
 from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTraining
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.text.input_text import format_list

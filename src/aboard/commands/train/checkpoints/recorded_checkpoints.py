@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Annotated
 
-from aboard.commands.why.recorded_run import parse_recorded_plan
+from aboard.commands.runs.recorded_run import parse_recorded_plan
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import Matching, MaxLength, try_decode
 from aboard.core.plan.plan import Plan

@@ -10,7 +10,7 @@ from run_states import PROGRAM, cluster, plan_of
 
 from aboard.commands.launch.view.plan_json import format_plan_json
 from aboard.commands.launch.view.plan_view import PlanView
-from aboard.commands.why.recorded_run import parse_recorded_plan
+from aboard.commands.runs.recorded_run import parse_recorded_plan
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node, TransportKind

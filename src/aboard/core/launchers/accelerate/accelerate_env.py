@@ -5,8 +5,8 @@ As in utils/launch.py of accelerate 1.15, in its spelling: `true` in some, `True
 
 from collections.abc import Iterable
 
-from aboard.core.launchers.accelerate_flags import FP8_FLAGS, MEGATRON_FLAGS, NAME
-from aboard.core.launchers.accelerate_settings import AccelerateMode, AccelerateSettings
+from aboard.core.launchers.accelerate.accelerate_flags import FP8_FLAGS, MEGATRON_FLAGS, NAME
+from aboard.core.launchers.accelerate.accelerate_settings import AccelerateMode, AccelerateSettings
 from aboard.diagnoses import InputError
 from aboard.diagnoses.usage import pasted_commands
 

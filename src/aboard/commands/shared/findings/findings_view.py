@@ -6,8 +6,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from aboard.commands.shared.copyable_commands import CopyableCommands
+from aboard.commands.shared.findings.merge_findings import merge_findings
 from aboard.commands.shared.labelled_text import wrap_labelled
-from aboard.commands.shared.merge_findings import merge_findings
 from aboard.commands.shared.status_marks import SEVERITY_MARKS
 from aboard.core.cluster.node_sets import fold_names
 from aboard.diagnoses import Finding, Severity

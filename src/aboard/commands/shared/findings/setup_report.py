@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.commands.shared.finding_lines import format_finding_lines
-from aboard.commands.shared.findings_view import FindingsView
-from aboard.commands.shared.merge_findings import merge_findings
+from aboard.commands.shared.findings.finding_lines import format_finding_lines
+from aboard.commands.shared.findings.findings_view import FindingsView
+from aboard.commands.shared.findings.merge_findings import merge_findings
 from aboard.commands.shared.status_marks import FINE
 from aboard.diagnoses import Finding
 from aboard.lazy_dataclass import dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typed_commands import aboard
 
-from aboard.commands.launch.slurm.job_start import check_job_size, check_job_start
+from aboard.commands.shared.options.job_start import check_job_size, check_job_start
 from aboard.config.slurm_allocation import describe_node_failure
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
 from aboard.core.slurm.no_kill import describe_missing_no_kill, find_no_kill

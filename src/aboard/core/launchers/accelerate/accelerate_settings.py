@@ -8,7 +8,7 @@ so `same_network` and `rdzv_backend` there have no effect.
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
-from aboard.core.launchers.accelerate_flags import FSDP_ONLY_IN_FILE, GRAMMAR, NAME, SECTIONS
+from aboard.core.launchers.accelerate.accelerate_flags import FSDP_ONLY_IN_FILE, GRAMMAR, NAME, SECTIONS
 from aboard.core.launchers.flag_parser import ParsedFlags
 from aboard.core.launchers.flag_table import Value
 from aboard.core.text.input_text import suggest_fix

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.commands.check.collective_table import format_collective_lines
 from aboard.commands.check.node_table import format_milliseconds, format_offset
-from aboard.commands.shared.finding_lines import format_finding_lines
-from aboard.commands.shared.subject_results import (
+from aboard.commands.shared.findings.finding_lines import format_finding_lines
+from aboard.commands.shared.findings.subject_results import (
     SubjectStatus,
     format_conclusion,
     format_source_note,

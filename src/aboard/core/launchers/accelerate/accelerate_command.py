@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from aboard.core.cluster.interpreter import NO_ENV
-from aboard.core.launchers.accelerate_env import build_accelerate_env
-from aboard.core.launchers.accelerate_flags import GRAMMAR, NAME, NOT_OURS, SUPPORTED_LAUNCHERS
-from aboard.core.launchers.accelerate_settings import AccelerateMode, AccelerateSettings, merge_settings
+from aboard.core.launchers.accelerate.accelerate_env import build_accelerate_env
+from aboard.core.launchers.accelerate.accelerate_flags import GRAMMAR, NAME, NOT_OURS, SUPPORTED_LAUNCHERS
+from aboard.core.launchers.accelerate.accelerate_settings import AccelerateMode, AccelerateSettings, merge_settings
 from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
 from aboard.core.launchers.flag_parser import ParsedFlags, build_program, parse_flags
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext

@@ -8,7 +8,7 @@ from launcher_texts import TextFiles, pasted
 from aboard.config.accelerate_config import HeadFiles, parse_accelerate_config
 from aboard.diagnoses import InputError
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "paste"
+GOLDEN = Path(__file__).parents[3] / "golden" / "paste"
 CONFIGS = {path.name: path.read_text("utf-8") for path in (GOLDEN / "env").glob("*.yaml")}
 # The plan sets these: threads from the cores, the master from the check, the devices from the slots.
 PLANNED = {"OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}

@@ -1,0 +1,1 @@
+"""`accelerate launch`: its flags, its configuration file, and the environment that it gives to ranks."""
