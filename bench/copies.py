@@ -24,8 +24,7 @@ import numpy as np
 from aboard.core.plan.training_settings import Training
 from aboard.sandbox import Host
 from aboard.sandbox.host_setup.system_files import CREW_HOME
-from figures import Figures
-from figures import main as run_bench
+from figures import Figures, main as run_bench
 from recovery_stage import Stage
 from train import compute_interval
 

@@ -10,8 +10,8 @@ from sphinx.application import Sphinx
 # Codes of this checkout, whatever is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
 from aboard.commands.why.diagnosis_pages import build_pages
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
 
 project = "Aboard"
 html_title = "Aboard"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
 from aboard.commands.why.diagnosis_pages import build_pages
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

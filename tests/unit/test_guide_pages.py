@@ -5,7 +5,7 @@ import re
 import pytest
 from guides import GUIDES, read_guide_page
 
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
 
 NAMES = sorted(page.parent.name for page in GUIDES.glob("*/README.md"))
 

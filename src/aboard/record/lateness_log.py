@@ -4,14 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aboard.core.run.lateness import (
-    UNMEASURED,
-    WINDOW_SECONDS,
-    LatenessWindow,
-    Ranges,
-    RankLateness,
-    merge_windows,
-)
+from aboard.core.run.lateness import UNMEASURED, WINDOW_SECONDS, LatenessWindow, Ranges, RankLateness, merge_windows
 from aboard.record.json_documents import MOST_RANKS
 from aboard.record.json_lines_journal import Journal
 from aboard.record.measurement_log import find_stage

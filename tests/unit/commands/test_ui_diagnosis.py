@@ -10,10 +10,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from aboard.commands.command_line import cli
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
 from aboard.commands.why.diagnosis_pages import build_pages
-from aboard.commands.why.diagnosis_view import CodeListView, DiagnosisView
-from aboard.commands.why.judge_finished_run import find_default_run
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, DiagnosisView
+from aboard.commands.why.replay_run import find_default_run
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, InputError, Severity
 from aboard.diagnoses.fixes import FixTemplate

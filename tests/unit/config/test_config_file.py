@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import within
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from aboard.config.config_loader import build_json_schema, load_config_files
 from aboard.config.node_entries import read_section_entries

@@ -4,8 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.config.yaml_tree import Leaf, Table, convert_to_builtins, parse_scalar, parse_tree
 from aboard.diagnoses import InputError

@@ -13,8 +13,7 @@ from string import Formatter
 
 import click
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from shell_shapes import shape
 
 from aboard.commands.command_line import cli

@@ -16,7 +16,7 @@ import pytest
 
 from aboard.commands.launch.show_launch import build_plan_document
 from aboard.commands.runs.status import summarize_run
-from aboard.commands.why.judge_finished_run import judge_finished_run
+from aboard.commands.why.replay_run import judge_finished_run
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind

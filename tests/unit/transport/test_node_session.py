@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from deadlines import slowness, until, within
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.agent import frames
 from aboard.core.cluster.node import Node

@@ -9,10 +9,8 @@ import click
 from rich.console import Console
 
 from aboard.commands.check.check_cluster import check_cluster
-from aboard.commands.check.json_report import format_check_json
 from aboard.commands.check.live_view import show_live_check
-from aboard.commands.check.plain_lines import format_check_lines
-from aboard.commands.check.report_view import CheckReportView
+from aboard.commands.check.report_view import CheckReportView, format_check_json, format_check_lines
 from aboard.commands.shared.findings.subject_results import SubjectStatus, summarize_subjects
 from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
 from aboard.commands.shared.printed_output import print_report

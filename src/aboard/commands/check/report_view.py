@@ -1,25 +1,110 @@
-"""The report of a check on a terminal: nodes, findings, and a line per subject that passed or was not tested."""
+"""The report of a check: on a terminal, as plain lines for grep and logs, and as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.commands.check.collective_table import CollectiveTable
-from aboard.commands.check.node_table import CheckNodeTable
+from aboard.commands.check.collective_table import CollectiveTable, format_collective_lines
+from aboard.commands.check.node_table import CheckNodeTable, format_milliseconds, format_offset
+from aboard.commands.shared.findings.finding_lines import format_finding_lines
 from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.findings.merge_findings import merge_findings
 from aboard.commands.shared.findings.subject_results import (
+    SubjectResult,
     SubjectStatus,
     format_conclusion,
     format_source_note,
     summarize_subjects,
 )
+from aboard.commands.shared.json_output import describe_interpreter, dump_json, to_plain_value
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.status_marks import FINE, NOT_ASKED
+from aboard.core.cluster.contact import ReachedNode, UnreachedNode
+from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import escape_text
+from aboard.doctor.host import subject as host
+
+
+def format_check_lines(
+    facts: Facts,
+    subjects: Sequence[Subject],
+    by_subject: Mapping[str, Sequence[Finding]],
+    findings: Sequence[Finding],
+    seconds: float,
+) -> Iterator[str]:
+    """Each line is self-contained and starts with its kind. Findings are unmerged, for grep to find every node.
+
+    block reach-refused n2 seen: ssh: connect to host n2 port 22: Connection refused
+    block reach-refused n2 fix: sudo systemctl start ssh    # on n2
+    fine host: every host that responds is known
+    untested gpu: no NVIDIA GPU and no driver for one
+    done: 3 of 4 nodes reached; 1 finding would stop a run; 2.1 s
+    """
+    if note := format_source_note(facts):
+        yield f"note: {note}"
+    for finding in findings:
+        yield from format_finding_lines(finding)
+    outcomes = summarize_subjects(facts, subjects, by_subject)
+    for each in outcomes:
+        if each.status is SubjectStatus.PASSED:
+            yield f"fine {each.subject.name}: {each.subject.title}{each.where and ' '}{each.where}"
+        elif each.status is SubjectStatus.NOT_TESTED:
+            yield f"untested {each.subject.name}: {each.reason}"
+    yield from format_collective_lines(facts)
+    for node in facts.cluster:
+        contact = facts.contacts[node.name]
+        if isinstance(contact, UnreachedNode):
+            yield f"node {node.name}: no response, {contact.reason.value}"
+        else:
+            trip, clock = format_milliseconds(contact.round_trip), format_offset(contact.clock_offset)
+            ranks = "" if node.interpreter is None else f", ranks use {escape_text(str(node.interpreter), 200)}"
+            yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}{ranks}"
+    yield f"done: {format_conclusion(facts, findings, outcomes)}; {seconds:.1f} s"
+
+
+# Also beside `facts`, for compatibility; null means unknown.
+BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
+
+
+def format_check_json(
+    facts: Facts, outcomes: Iterable[SubjectResult], findings: Iterable[Finding], seconds: float
+) -> str:
+    """Everything a check found: facts by node, results of multi-node probes, subjects and findings."""
+    basics = {probe.name: facts.of(probe) for probe in BASICS}
+    return dump_json(
+        {
+            "source": facts.cluster.source,
+            "seconds": round(seconds, 3),
+            "nodes": [_describe_node(facts, node, basics) for node in facts.cluster],
+            "exercises": facts.outcomes,
+            "subjects": {
+                each.subject.name: {
+                    "status": each.status.value,
+                    "reason": each.reason,
+                    "not_tested": dict(each.untested),
+                }
+                for each in outcomes
+            },
+            "findings": list(findings),
+        }
+    )
+
+
+def _describe_node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    contact = facts.contacts[node.name]
+    return {
+        "name": node.name,
+        "reached": isinstance(contact, ReachedNode),
+        **to_plain_value(contact),
+        "interpreter": describe_interpreter(node),
+        **{name: values.get(node.name) for name, values in basics.items()},
+        "facts": {probe: by_node[node.name] for probe, by_node in facts.answers.items() if node.name in by_node},
+    }
 
 
 class CheckReportView:

@@ -3,13 +3,16 @@
 import os
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
+from math import inf
+from pathlib import Path
 from time import time
 
 import click
 
 from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
-from aboard.commands.runs.attempt_times import AttemptTimes
 from aboard.commands.shared.log_lines import LogLineFormatter, format_raw
 from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.cluster.node_sets import expand_node_set
@@ -20,8 +23,32 @@ from aboard.core.text.rank_sets import parse_ranks
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.record.event_log import read_events
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.runs import Runs
+
+
+class AttemptTimes:
+    """Reads when attempts started from a run's events, and again when these have grown, since a run may be live."""
+
+    def __init__(self, events: Path) -> None:
+        self._events = events
+        self._size = -1
+        self._starts: list[tuple[float, int]] = []
+
+    def find_attempt(self, at: float) -> int | None:
+        """The attempt during which this was printed; None while there was only one."""
+        size = 0
+        with suppress(OSError):
+            size = self._events.stat().st_size
+        if size != self._size:
+            self._size = size
+            starts = (event for event in read_events(self._events) if event.kind == "generation")
+            self._starts = [(event.at, int(event.data.get("number", 0))) for event in starts]
+        if len(self._starts) <= 1:
+            return None
+        return self._starts[max(0, bisect_right(self._starts, (at, inf)) - 1)][1]
+
 
 DEFAULT_LINES = 200
 MAX_LINES = 100_000

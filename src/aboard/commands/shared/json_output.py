@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any

@@ -4,27 +4,72 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
 from rich.console import Console
 
+from aboard.commands.shared.error_message import show_error
+from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
 from aboard.commands.shared.printed_output import print_findings, print_report
-from aboard.commands.sync.sync_view import format_left_out, format_sync_json, format_sync_lines, render_sync_table
+from aboard.commands.sync.sync_view import (
+    format_collected_json,
+    format_left_out,
+    format_sync_json,
+    format_sync_lines,
+    render_sync_table,
+)
 from aboard.commands.sync.sync_workdir import sync_with_progress
+from aboard.commands.sync.trees.collect_paths import CollectedPath, collect_from_nodes
 from aboard.commands.sync.trees.source_tree import SourceTree
-from aboard.commands.sync.trees.sync_sources import TrainingFiles, list_left_out, load_training_files, scan_sources
+from aboard.commands.sync.trees.sync_sources import (
+    TrainingFiles,
+    list_left_out,
+    load_training_files,
+    refuse_system_path,
+    scan_sources,
+)
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.exit_codes import EXIT_FAILED
-from aboard.diagnoses import Finding, InputError, Problem
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import AboardError, Finding, InputError, Problem
 from aboard.diagnoses.usage import commands
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.transport.open_file_limit import raise_open_file_limit
+
+BACK_FOLDER = Path("back")
+
+
+async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json: bool) -> int:
+    """Collects the paths from all nodes into ./back/NODE/, and returns the exit code."""
+    for path in paths:
+        if not path.startswith("~"):
+            refuse_system_path(Path(path))
+    async with NodeDialer(choose_bulk_transport) as dialer:
+        dialer.begin(nodes)
+        found = await collect_from_nodes(nodes, [PurePosixPath(path) for path in paths], BACK_FOLDER, dialer)
+    errors = [each.error for each in found if each.error is not None]
+    if as_json:
+        click.echo(format_collected_json(found))
+    else:
+        for each in found:
+            click.echo(_describe(each))
+        for error in {error.code: error for error in errors}.values():
+            await asyncio.to_thread(show_error, Console(stderr=True, highlight=False), error)
+    return EXIT_FAILED if errors else 0
+
+
+def _describe(each: CollectedPath) -> str:
+    if isinstance(each.error, AboardError):
+        return f"failed {each.node}: {each.error.seen} [{each.error.code}]"
+    skipped = f"; skipped {each.skipped} links that lead out, special files or files of .git" if each.skipped else ""
+    amount = f"{format_count(each.files, 'file')}, {format_size(each.bytes)}, received {format_size(each.received)}"
+    return f"collected {each.node}: {each.target} has {amount}{skipped}"
 
 
 @click.command()
@@ -86,7 +131,7 @@ def sync(where: NodeArguments, **options: Any) -> None:
 
         code = sync_active_environment(nodes, path=arguments.env_path, dry=arguments.dry, as_json=arguments.as_json)
     if arguments.back:
-        from aboard.commands.sync.sync_back import collect_paths  # noqa: PLC0415 - only for those who ask
+        from aboard.commands.sync.command import collect_paths  # noqa: PLC0415 - only for those who ask
 
         code = max(code, asyncio.run(collect_paths(nodes, arguments.back, as_json=arguments.as_json)))
     if arguments.paths or arguments.data or not (arguments.environment or arguments.env_path or arguments.back):

@@ -21,15 +21,9 @@ from aboard.commands.sync.download import OnDownload
 from aboard.commands.sync.sync_files import SyncResult, UploadProgress
 from aboard.commands.train.checkpoints.checkpoint_survey import add_progress
 from aboard.commands.train.checkpoints.share_checkpoint import ShareResult
+from aboard.commands.train.config_view import PreparationView, describe_data, describe_mix, describe_steps, render_label
 from aboard.commands.train.prepare_data import PreparedDataset, TokenizeProgress, TrainingDatasets
 from aboard.commands.train.prepare_training import add_training, find_early_findings, prepare_inputs
-from aboard.commands.train.prepared_view import (
-    PreparationView,
-    describe_data,
-    describe_mix,
-    describe_steps,
-    render_label,
-)
 from aboard.commands.train.trainer_process import MEMORY_MODULE, TrainerProcess
 from aboard.commands.train.training_payload import TrainingInputs
 from aboard.config.this_machine import get_cache_folder

@@ -1,15 +1,15 @@
 """`aboard trust`: pins the nodes' host keys, then installs this machine's key where it does not log in yet."""
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from aboard.commands.trust.head_key import HeadKey, ensure_head_key
-from aboard.commands.trust.home_files import AUTHORIZED_KEYS, PRELUDE, HomeFiles
+from aboard.commands.trust.home_files import AUTHORIZED_KEYS, PRELUDE, HomeFiles, quote_path
 from aboard.commands.trust.host_keys import FingerprintFile, HostKeyPinning, HostToPin
 from aboard.commands.trust.mesh import MeshNode, connect_mesh
 from aboard.commands.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure, explain_refusal
@@ -17,15 +17,62 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import find_host_error
-from aboard.core.trust.public_keys import list_authorized_keys
+from aboard.core.trust.public_keys import PublicKey, list_authorized_keys, parse_public_key
 from aboard.core.trust.trust_report import TrustedNode, TrustReport
 from aboard.diagnoses import AboardError, Finding, Unreachable
 from aboard.diagnoses.nodes import trust
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
 from aboard.record.trust_record import TrustRecords
 from aboard.transport.shell.node_shell import NodeShell
 from aboard.transport.shell.ssh_login import SshSettings, open_local_shell, read_settings
+
+_DEFAULT = "id_ed25519"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadKey:
+    """The public key, its comment for authorized_keys, and the path of the private key if it was created now."""
+
+    key: PublicKey
+    comment: str
+    created: Path | None = None
+
+
+async def ensure_head_key(head: HomeFiles, files: Sequence[Path]) -> HeadKey:
+    """The first key that works without a question, of those that ssh tries for a node; without any, a new one."""
+    locked = []
+    for path in files:
+        quoted = quote_path(str(path))
+        reply = await head.shell.run(f"[ -f {quoted} ] && aboard_key {quoted}")
+        if key := _parse_key(reply.output):
+            return key
+        locked += [path] if (await head.shell.run(f"[ -f {quoted} ]")).code == 0 else []
+    # An agent holds keys that have a passphrase, and keys without a file.
+    agent = (await head.shell.run("ssh-add -L 2>/dev/null")).output
+    for line in agent.splitlines():
+        if key := _parse_key(line):
+            return key
+    if locked:
+        seen = f"{locked[0]} has a passphrase, and no ssh agent holds the key"
+        raise AboardError(trust.KEY_LOCKED, seen, file=locked[0])
+    path = next((each for each in files if each.name == _DEFAULT), files[0])
+    made = await head.create_key(str(path))
+    return HeadKey(key=made, comment="aboard", created=path)
+
+
+def _parse_key(output: bytes) -> HeadKey | None:
+    """A key that logs in unattended: one on a security key waits for a touch."""
+    text = output.decode("utf-8", "replace").strip()
+    key = parse_public_key(text)
+    if key is None or key.type.startswith("sk-"):
+        return None
+    comment = ""
+    with contextlib.suppress(IndexError):
+        comment = text.split()[2]
+    return HeadKey(key=key, comment=comment)
+
 
 HEAD = "this machine"
 

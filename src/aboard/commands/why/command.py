@@ -21,11 +21,10 @@ from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.progress_bar import ReadingView
 from aboard.commands.why.bundle_replay import replay_bundle
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
-from aboard.commands.why.diagnosis_view import CodeListView, DiagnosisView
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, DiagnosisView
 from aboard.commands.why.external_jobs_command import print_nodes_verdict, print_pids_verdict
-from aboard.commands.why.judge_finished_run import find_default_run, judge_finished_run
 from aboard.commands.why.log_files import LogExplanation, diagnose_logs
+from aboard.commands.why.replay_run import find_default_run, judge_finished_run
 from aboard.commands.why.verdict_view import ReplayView, VerdictView
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.run.run_progress import describe_attempt

@@ -14,8 +14,7 @@ from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherFiles
 from aboard.core.launchers.parse_command import VISIBLE, parse_launcher_command
 from aboard.core.launchers.slurm.srun import NAME as SRUN
-from aboard.core.launchers.torchrun import LAUNCH_GRAMMAR
-from aboard.core.launchers.torchrun import NAME as TORCHRUN
+from aboard.core.launchers.torchrun import LAUNCH_GRAMMAR, NAME as TORCHRUN
 from aboard.core.plan.rank_variables import INTERFACE_VARIABLES, list_torchrun_variables
 from aboard.core.secrets.secret_scrubber import mask_words
 from aboard.core.text.input_text import find_env_name_error, format_list

@@ -7,8 +7,7 @@ from enum import Enum
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import ABOARD_LAUNCH
 from aboard.core.launchers.parse_command import is_launcher, split_assignments
-from aboard.core.launchers.slurm.srun import NAME as SRUN
-from aboard.core.launchers.slurm.srun import SLURM_COMMANDS, find_step_command
+from aboard.core.launchers.slurm.srun import NAME as SRUN, SLURM_COMMANDS, find_step_command
 from aboard.core.launchers.wrapped_commands import (
     ENVIRONMENT_MANAGERS,
     SHELLS,

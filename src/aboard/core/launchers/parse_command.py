@@ -12,12 +12,7 @@ from aboard.core.launchers.accelerate.accelerate_command import parse_accelerate
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.containers.parse_container import drop_outside_variables, parse_container
 from aboard.core.launchers.deepspeed import parse_deepspeed
-from aboard.core.launchers.launcher_command import (
-    ABOARD_LAUNCH,
-    LauncherCommand,
-    LauncherContext,
-    LauncherFiles,
-)
+from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, LauncherCommand, LauncherContext, LauncherFiles
 from aboard.core.launchers.slurm.sbatch import parse_sbatch
 from aboard.core.launchers.slurm.srun import parse_srun
 from aboard.core.launchers.torchrun import parse_torch_launch, parse_torchrun

@@ -11,8 +11,7 @@ from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.diagnoses import Finding, Shell, chain_commands, format_shell, join_fixes
 from aboard.diagnoses.catalogue import list_diagnoses
-from aboard.doctor.collective import diagnoses as collective
-from aboard.doctor.collective import multi_node_probe
+from aboard.doctor.collective import diagnoses as collective, multi_node_probe
 from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult
 from aboard.doctor.collective.nccl_rules import NCCL_RULES
 from aboard.doctor.collective.participants import TORCH

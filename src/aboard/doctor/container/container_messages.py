@@ -16,8 +16,7 @@ from aboard.diagnoses.catalogue import list_output_patterns
 from aboard.diagnoses.fixes import Value, list_blanks
 from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.doctor.container import diagnoses as containers
-from aboard.doctor.container import image_diagnoses as container_images
+from aboard.doctor.container import diagnoses as containers, image_diagnoses as container_images
 from aboard.doctor.shared.majority import group_by_value
 
 _SHOWN = 300

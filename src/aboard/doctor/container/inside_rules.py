@@ -8,8 +8,7 @@ from aboard.core.text.byte_sizes import GIB, format_size
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.doctor.container import diagnoses as containers
-from aboard.doctor.container import inside_diagnoses as container_inside
+from aboard.doctor.container import diagnoses as containers, inside_diagnoses as container_inside
 from aboard.doctor.container.container_facts import INSIDE, OUTSIDE_SOFTWARE, RUNTIME, FailedStart, collect_views
 from aboard.doctor.container.container_messages import build_start_findings, match_messages
 from aboard.doctor.container.runtime_rules import find_container

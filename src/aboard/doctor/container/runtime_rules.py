@@ -8,9 +8,11 @@ from aboard.core.cluster.node_commands import format_image_copy, format_node_com
 from aboard.core.probes.facts import Facts
 from aboard.core.text.byte_sizes import MIB, format_size
 from aboard.diagnoses import Finding, Fix, Severity, Shell, format_shell
-from aboard.doctor.container import diagnoses as containers
-from aboard.doctor.container import image_diagnoses as container_images
-from aboard.doctor.container import inside_diagnoses as container_inside
+from aboard.doctor.container import (
+    diagnoses as containers,
+    image_diagnoses as container_images,
+    inside_diagnoses as container_inside,
+)
 from aboard.doctor.container.container_facts import RUNTIME, NodeRuntime
 from aboard.doctor.container.container_messages import build_start_findings
 from aboard.doctor.shared.majority import group_by_value

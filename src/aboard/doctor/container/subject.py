@@ -9,8 +9,7 @@ from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, chain_commands, format_shell
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import unanswered_probes
-from aboard.doctor.container import inside_diagnoses as container_inside
-from aboard.doctor.container import inside_rules, runtime_rules
+from aboard.doctor.container import inside_diagnoses as container_inside, inside_rules, runtime_rules
 from aboard.doctor.container.container_facts import INSIDE, OUTSIDE_SOFTWARE, RUNTIME
 from aboard.doctor.shared.unknown_answers import list_unknown_diagnoses
 

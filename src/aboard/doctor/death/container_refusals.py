@@ -13,8 +13,7 @@ from aboard.diagnoses.fixes import Value, list_blanks
 from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import Untrusted, escape_text
-from aboard.doctor.container import diagnoses as containers
-from aboard.doctor.container import image_diagnoses as container_images
+from aboard.doctor.container import diagnoses as containers, image_diagnoses as container_images
 from aboard.lazy_dataclass import dataclass
 
 _SHOWN = 300

@@ -9,12 +9,7 @@ from aboard.core.text.input_text import agree, format_count, format_list
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.fabric import diagnoses as fabric
-from aboard.doctor.fabric.nccl_settings import (
-    collect_settings,
-    is_rdma_disabled,
-    list_active_ports,
-    list_usable_ports,
-)
+from aboard.doctor.fabric.nccl_settings import collect_settings, is_rdma_disabled, list_active_ports, list_usable_ports
 from aboard.doctor.fabric.rdma_ports import ETHERNET, INFINIBAND, PORTS, RdmaPort
 from aboard.doctor.shared.majority import find_majority, find_most_common
 

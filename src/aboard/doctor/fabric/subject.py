@@ -6,8 +6,7 @@ These rules are tested on recordings only, so none of them stops a launch.
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses.catalogue import list_diagnoses
-from aboard.doctor.fabric import diagnoses as fabric
-from aboard.doctor.fabric import nccl_consistency, port_health
+from aboard.doctor.fabric import diagnoses as fabric, nccl_consistency, port_health
 from aboard.doctor.fabric.gpudirect import ACS, GPUDIRECT, find_enabled_acs, find_low_memlock, find_missing_gpudirect
 from aboard.doctor.fabric.nccl_plugins import PLUGINS, find_missing_plugins
 from aboard.doctor.fabric.nccl_settings import NCCL_CONF, NCCL_ENV

@@ -6,8 +6,7 @@ These rules are tested on recordings only, so none of them stops a launch.
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses.catalogue import list_diagnoses
-from aboard.doctor.gpu import diagnoses as gpu
-from aboard.doctor.gpu import hardware_health
+from aboard.doctor.gpu import diagnoses as gpu, hardware_health
 from aboard.doctor.gpu.count_and_model_parity import find_differing_drivers, find_differing_models
 from aboard.doctor.gpu.nvidia_smi import DRIVER, GPUS, HEALTH
 from aboard.doctor.gpu.visible_devices import VISIBLE, find_hidden_gpus

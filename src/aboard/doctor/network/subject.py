@@ -10,8 +10,7 @@ from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.doctor.host.leftovers import list_active_runs
-from aboard.doctor.network import diagnoses as network
-from aboard.doctor.network import interfaces
+from aboard.doctor.network import diagnoses as network, interfaces
 from aboard.doctor.network.connection_text import DIAGNOSES, build_fix, describe_fault
 from aboard.doctor.network.link_rates import RATES, find_bad_links
 from aboard.doctor.network.mesh_explanation import FaultShape, explain_mesh

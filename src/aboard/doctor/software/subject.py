@@ -20,8 +20,7 @@ from aboard.diagnoses.nodes import unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.shared.node_difference import NodeDifference
 from aboard.doctor.shared.unknown_answers import list_unknown_diagnoses
-from aboard.doctor.software import diagnoses as software
-from aboard.doctor.software import interpreter_and_program
+from aboard.doctor.software import diagnoses as software, interpreter_and_program
 from aboard.doctor.software.code_differences import LISTINGS, find_differing_code, find_differing_environment
 from aboard.doctor.software.node_software import SOFTWARE, NodeSoftware, build_program_probe
 from aboard.node_scripts.software_inventory import MODULES

@@ -13,8 +13,7 @@ from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import unanswered_probes
 from aboard.doctor.shared.majority import group_by_value
 from aboard.doctor.shared.unknown_answers import list_unknown_diagnoses
-from aboard.doctor.storage import diagnoses as storage
-from aboard.doctor.storage import output_space, shared_workdir
+from aboard.doctor.storage import diagnoses as storage, output_space, shared_workdir
 from aboard.doctor.storage.free_space import find_space_shortages
 from aboard.doctor.storage.node_storage import STORAGE, Mount, NodeDirectory
 

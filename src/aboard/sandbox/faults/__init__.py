@@ -1,8 +1,8 @@
 """Faults for the hosts of a sandbox: inject one, heal it, list the active ones."""
 
-from aboard.sandbox.faults.catalogue import FAULTS
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.inject_and_heal import (
+    FAULTS,
     find_fault_class,
     heal_all_faults,
     heal_fault,

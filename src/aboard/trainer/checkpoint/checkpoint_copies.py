@@ -14,8 +14,7 @@ from aboard.core.run.save_interval import LONGEST_SECONDS
 from aboard.durable_files import write_atomically
 from aboard.foreign_files import read_foreign_file
 from aboard.trainer.checkpoint.checkpoint_parts import plan_copies
-from aboard.trainer.checkpoint.commit_marker import NAME as MARKER
-from aboard.trainer.checkpoint.commit_marker import CheckpointFile
+from aboard.trainer.checkpoint.commit_marker import NAME as MARKER, CheckpointFile
 
 NAME = "copies.json"
 _WAITING, _COPIED, _COPYING = "waiting", "copied", "copying"

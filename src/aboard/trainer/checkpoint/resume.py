@@ -14,8 +14,7 @@ from aboard.durable_files import write_atomically
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checkpoint import commit_marker
-from aboard.trainer.checkpoint.checkpoint_copies import NAME as COPIES
-from aboard.trainer.checkpoint.checkpoint_copies import write_copy_record
+from aboard.trainer.checkpoint.checkpoint_copies import NAME as COPIES, write_copy_record
 from aboard.trainer.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
 from aboard.trainer.checkpoint.commit_marker import CheckpointFile, CommitMarker, RunSettings
 from aboard.trainer.checkpoint.restore_state import find_files, restore_state

@@ -17,8 +17,7 @@ from aboard.core.run.run_state import GENERATION
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import AboardError
 from aboard.durable_files import HashedFile, open_without_link, sync_folder
-from aboard.trainer.diagnoses import checkpoint
-from aboard.trainer.diagnoses import training as diagnoses
+from aboard.trainer.diagnoses import checkpoint, training as diagnoses
 from aboard.trainer.distributed.rank_consensus import RankConsensus
 from aboard.trainer.metrics.head_beacon import send_metrics
 from aboard.trainer.trackers.send_metrics import list_undelivered

@@ -16,12 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.collate import Collator, LogitPositions, MicroBatch
-from aboard.trainer.model.packing_support import (
-    WINDOWED,
-    build_packing_error,
-    find_packing_obstacle,
-    has_position_ids,
-)
+from aboard.trainer.model.packing_support import WINDOWED, build_packing_error, find_packing_obstacle, has_position_ids
 
 # Under this name transformers builds no mask of its own and leaves None alone: causal by the kernel's own flag.
 _CAUSAL = "aboard_sdpa"

@@ -15,8 +15,7 @@ from aboard.core.plan.training_settings import Precision, Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.trainer.data.intake.model_code import find_code_error
-from aboard.trainer.diagnoses import checkpoint as checkpoints
-from aboard.trainer.diagnoses import model_loading as models
+from aboard.trainer.diagnoses import checkpoint as checkpoints, model_loading as models
 
 DTYPES: Mapping[Precision, torch.dtype] = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -12,13 +12,7 @@ from aboard.core.decoding import MaxLength, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.files.file_channel import (
-    FILES_AT_ONCE,
-    Digest,
-    FileChannel,
-    NodePath,
-    require_known_name,
-)
+from aboard.transport.files.file_channel import FILES_AT_ONCE, Digest, FileChannel, NodePath, require_known_name
 
 PIECE_BYTES = 512 * 1024
 # How much is read from our own disk at once.

@@ -4,8 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.agent.supervisor.output_spool import OutputSpool
 

@@ -1,7 +1,6 @@
 """The marks of a stream: when which byte came, in bounded room."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.agent.supervisor.rank_output import CLOSE_SECONDS, SPAN_SECONDS, TIMES_LIMIT, ArrivalTimes
 

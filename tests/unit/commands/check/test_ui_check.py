@@ -11,10 +11,8 @@ import pytest
 from made_findings import made_finding
 from rich.console import Console, RenderableType
 
-from aboard.commands.check.json_report import format_check_json
 from aboard.commands.check.node_table import CheckNodeTable
-from aboard.commands.check.plain_lines import format_check_lines
-from aboard.commands.check.report_view import CheckReportView
+from aboard.commands.check.report_view import CheckReportView, format_check_json, format_check_lines
 from aboard.commands.shared.findings.merge_findings import merge_findings
 from aboard.commands.shared.findings.subject_results import summarize_subjects
 from aboard.commands.shared.json_output import to_plain_value

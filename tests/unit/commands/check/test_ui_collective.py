@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from aboard.commands.check.collective_table import CollectiveTable, format_collective_lines, round_size
-from aboard.commands.check.json_report import format_check_json
+from aboard.commands.check.report_view import format_check_json
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult

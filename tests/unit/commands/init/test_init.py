@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from aboard.commands.init.command import init
-from aboard.commands.init.init_summary import InitSummary
+from aboard.commands.init.command import InitSummary, init
 from aboard.commands.init.write_config import discover_cluster
 from aboard.config.cluster_loader import load_cluster
 from aboard.config.node_entries import parse_hostfile_entries, parse_node_names

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aboard.commands.runs.attempt_times import AttemptTimes
+from aboard.commands.runs.logs_command import AttemptTimes
 from aboard.core.run.events import Event
 from aboard.core.run.run_progress import describe_attempt
 from aboard.core.run.run_state import GenerationEnd, Run

@@ -9,12 +9,17 @@ from rich.console import Console
 from run_states import Scene
 
 from aboard.commands.launch.view.finished_run import FinishedRun, format_summary_lines
-from aboard.commands.launch.view.loss_curve import draw_curve
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
-from aboard.commands.launch.view.training_progress import TrainingProgressView, format_progress_line
-from aboard.commands.train.config_view import TrainConfigView, format_config_lines
-from aboard.commands.train.prepared_view import describe_data, describe_mix, describe_steps, render_label
+from aboard.commands.launch.view.training_progress import TrainingProgressView, draw_curve, format_progress_line
+from aboard.commands.train.config_view import (
+    TrainConfigView,
+    describe_data,
+    describe_mix,
+    describe_steps,
+    format_config_lines,
+    render_label,
+)
 from aboard.core.decoding import decode
 from aboard.core.plan.training_settings import Training
 from aboard.core.run.events import Measurement

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.commands.trust.home_files import AUTHORIZED_KEYS, KNOWN_HOSTS, PRELUDE, HomeFiles
 from aboard.commands.trust.mesh import ALL_PAIRS, list_peers

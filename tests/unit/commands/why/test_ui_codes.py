@@ -1,6 +1,6 @@
 """What `aboard why CODE` tells of each diagnosis."""
 
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
 from aboard.diagnoses.catalogue import all_diagnoses
 
 

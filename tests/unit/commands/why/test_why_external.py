@@ -18,8 +18,8 @@ from rich.console import Console
 from aboard.agent import process_tree
 from aboard.agent.inspect import external_jobs, external_process, launcher_detection, py_spy_stacks
 from aboard.commands.why.command import why as why_command
-from aboard.commands.why.external_job_view import ExternalJobView, group_by_place
 from aboard.commands.why.external_jobs import diagnose_external_job, require_inspectable
+from aboard.commands.why.external_jobs_command import ExternalJobView, group_by_place
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.evidence.external_evidence import UNKNOWN_NODE, build_external_evidence, estimate_phases, has_moved

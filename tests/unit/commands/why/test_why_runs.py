@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from aboard.commands.command_line import cli
 from aboard.commands.launch.launch_run import LaunchResult
-from aboard.commands.why.judge_finished_run import find_default_run
+from aboard.commands.why.replay_run import find_default_run
 from aboard.core.run.events import Event
 from aboard.diagnoses import NO_FIX
 from aboard.diagnoses.nodes import reach

@@ -1,8 +1,7 @@
 """DeepSpeed's include and exclude."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_filters import filter_nodes

@@ -1,8 +1,7 @@
 """Node sets: what they stand for, what is refused, and the way back."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.core.cluster.node_sets import MAX_NAMES, Login, expand_logins, expand_node_set, fold_names, split_node_set
 from aboard.core.text.input_text import find_host_error

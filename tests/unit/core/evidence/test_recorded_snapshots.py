@@ -23,8 +23,7 @@ from aboard.commands.runs.bundle import REDACTED, pack_run, write_bundle
 from aboard.commands.runs.record_parts import MOST_LINES
 from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.why.bundle_replay import replay_bundle
-from aboard.commands.why.judge_finished_run import judge_finished_run
-from aboard.commands.why.replay_run import replay_run
+from aboard.commands.why.replay_run import judge_finished_run, replay_run
 from aboard.commands.why.verdict_view import ReplayView
 from aboard.core.evidence import snapshot as look_module
 from aboard.core.evidence.node_snapshot import (

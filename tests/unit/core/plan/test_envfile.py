@@ -1,8 +1,7 @@
 """`.deepspeed_env` files."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.text.input_text import find_env_name_error

@@ -4,8 +4,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from made_findings import made_finding
 from typed_commands import aboard
 

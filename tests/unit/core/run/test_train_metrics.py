@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from deadlines import until
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from supervisor_runs import Run, held
 
 from aboard.agent import frames

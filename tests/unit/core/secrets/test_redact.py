@@ -6,8 +6,7 @@ import re
 import urllib.parse
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.agent.secret_redaction import MASK, SHORTEST, Redactor
 from aboard.core.secrets import secret_names

@@ -28,7 +28,7 @@ BOUNDED = {
         300,
         "escape_text",
     ),
-    "aboard.trainer.data.tokens.word_splitter: '(?<=\\\\[)([^]]*)a'": (1000, "our own KNOWN_PATTERNS"),
+    "aboard.trainer.data.tokens.word_encoder: '(?<=\\\\[)([^]]*)a'": (1000, "our own KNOWN_PATTERNS"),
     "aboard.diagnoses.output_patterns._PART": (1000, "our own patterns"),
     "aboard.commands.why.diagnosis_view._COMMAND": (1000, "our own fixes"),
 }

@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.core.text.fold_lines import WINDOW, OutputLine, fold_lines
 from aboard.core.text.input_text import agree

@@ -5,8 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from aboard.core.text.shell_quoting import join_argv
 from aboard.diagnoses import InputError

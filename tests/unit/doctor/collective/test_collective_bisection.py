@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from math import ceil, log2
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from aboard.doctor.collective.fault_bisection import NodeGroup, locate_faults
 

@@ -8,7 +8,7 @@ import pytest
 from evidence_builders import ending
 from made_findings import made_finding
 
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot
 from aboard.core.evidence.run_evidence import Evidence

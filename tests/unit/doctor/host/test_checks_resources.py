@@ -14,12 +14,10 @@ from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Diagnosis, Finding, Severity
-from aboard.diagnoses.nodes import reach as reach_diagnoses
-from aboard.diagnoses.nodes import unanswered_probes
+from aboard.diagnoses.nodes import reach as reach_diagnoses, unanswered_probes
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.doctor.host import diagnoses
-from aboard.doctor.host import subject as host
+from aboard.doctor.host import diagnoses, subject as host
 from aboard.doctor.host.busy_gpus import GPU_PROCESSES, GpuProcess, parse_gpu_processes
 from aboard.doctor.host.conntrack import CONNTRACK, ConntrackTable, parse_conntrack
 from aboard.doctor.host.cpu_cores import CORES, ONLINE_CORES, parse_online_cores

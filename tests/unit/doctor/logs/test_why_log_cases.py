@@ -8,12 +8,11 @@ from random import Random
 
 import pytest
 
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
 from aboard.diagnoses import Finding, Severity, catalogue
 from aboard.diagnoses.catalogue import KnownMessage, all_diagnoses, list_families, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternSource
-from aboard.doctor.container import diagnoses as containers
-from aboard.doctor.container import image_diagnoses as container_images
+from aboard.doctor.container import diagnoses as containers, image_diagnoses as container_images
 from aboard.doctor.logs.judge_log import judge_log
 from aboard.doctor.logs.line_prefixes import split_terminal_line
 from aboard.doctor.logs.log_scanner import LogScanner

@@ -18,7 +18,7 @@ from evidence_builders import at_collective, evidence, in_collective, process
 
 from aboard.agent.inspect import nccl_ras
 from aboard.agent.inspect.snapshot_collector import collect_snapshot
-from aboard.commands.why.diagnosis_index import ALL_SUBJECTS
+from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
 from aboard.commands.why.external_jobs import diagnose_external_job
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
@@ -20,12 +19,7 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.shared.script_probes import parse_script_output
 from aboard.doctor.software.code_differences import LISTINGS
-from aboard.doctor.software.node_software import (
-    SoftwareListing,
-    build_inventory_command,
-    parse_listing,
-    parse_software,
-)
+from aboard.doctor.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
 from aboard.doctor.software.subject import SUBJECT, list_differences
 from aboard.node_scripts.script_source import read_script
 

@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from recording_logs import bytes_of, files_no_larger_than, read, read_backward, writer
 
 from aboard.core.text.fold_lines import OutputLine

@@ -24,14 +24,7 @@ from aboard.core.plan.training_settings import Tracker, Training
 from aboard.diagnoses import Severity
 from aboard.trainer.checks.training_rules import TrainingPreflight, judge_training
 from aboard.trainer.trackers.send_metrics import describe_failure
-from aboard.trainer.trackers.tracked_run import (
-    FACTS,
-    Cursor,
-    TrackedRun,
-    choose_run_id,
-    describe_run,
-    flatten_metrics,
-)
+from aboard.trainer.trackers.tracked_run import FACTS, Cursor, TrackedRun, choose_run_id, describe_run, flatten_metrics
 
 SHELL = {
     "WANDB_API_KEY": "0123456789abcdef",

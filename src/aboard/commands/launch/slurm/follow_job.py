@@ -1,23 +1,72 @@
 """Follows the jobs of a run from a login node, until the last one has ended."""
 
 import asyncio
+import json
+import os
 import sys
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 from aboard.commands.launch.slurm.job_runs import find_newest_job
-from aboard.commands.launch.slurm.progress_relay import watch_forwarded_progress
-from aboard.commands.launch.slurm.watch_job import JobOutput, watch_job
+from aboard.commands.launch.slurm.watch_job import JobOutput, stream_step, watch_job
+from aboard.commands.shared.conductor_client import watch_progress
+from aboard.core.decoding import try_decode
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, JobStatus
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
+from aboard.diagnoses.untrusted import encode_text
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import RunDirectory
+from aboard.record.runs import RUN_ID, Runs
 from aboard.record.slurm_job import SlurmJob, read_slurm_job
+
+# A run of thousands of ranks is a megabyte.
+BETWEEN_SECONDS = 0.5
+_LONGEST_LINE = 64 * 1024 * 1024
+
+
+async def watch_forwarded_progress(status: JobStatus, run: str) -> AsyncIterator[RunProgress]:
+    """Yields the run's progress from the batch host of its job, until the conductor or the job ends."""
+    # -P: the files of the working directory are not modules of Aboard.
+    command = [sys.executable, "-P", "-m", __name__, run]
+    rest = b""
+    async for data in stream_step(status, command):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            return
+        for line in lines[-1:]:
+            with suppress(ValueError):
+                progress = try_decode(RunProgress, json.loads(line))
+                if progress is not None:
+                    yield progress
+
+
+async def relay_progress(run: RunDirectory) -> None:
+    """Prints the run's progress until its conductor exits; waits for a conductor that has not started yet."""
+    printed = None
+    while printed is None:
+        with suppress(AboardError):
+            async for progress in watch_progress(run):
+                if printed is None or monotonic() - printed >= BETWEEN_SECONDS or progress.finished:
+                    printed = monotonic()
+                    sys.stdout.write(json.dumps(asdict(progress), default=encode_text) + "\n")
+                    sys.stdout.flush()
+        await asyncio.sleep(BETWEEN_SECONDS)
+
+
+if __name__ == "__main__":
+    _run_id = sys.argv[1]
+    if not RUN_ID.fullmatch(_run_id):
+        sys.exit("this is not the id of a run")
+    asyncio.run(relay_progress(Runs.of(os.environ).open_run(_run_id)))
+
 
 # What bash returns for a program that it can't start, and the script for a directory that is missing.
 _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}

@@ -14,13 +14,7 @@ from aboard.commands.sync.file_packs import split_batches
 from aboard.commands.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload
 from aboard.commands.sync.peers.peer_findings import PeerObservations, PeerReport, build_peer_report
 from aboard.commands.sync.peers.piece_plan import PlanMember, choose_piece, find_group
-from aboard.commands.sync.peers.piece_rounds import (
-    ROUND_BYTES,
-    PieceRound,
-    SharedFile,
-    choose_shared_files,
-    open_round,
-)
+from aboard.commands.sync.peers.piece_rounds import ROUND_BYTES, PieceRound, SharedFile, choose_shared_files, open_round
 from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.core.cluster.file_transfer_errors import build_busy_error
 from aboard.diagnoses import AboardError, AgentRequestError

@@ -1,8 +1,7 @@
 """The tokenizer and template settings that rules need to know."""
 
 from functools import cached_property
-from re import Pattern, escape
-from re import compile as compile_pattern
+from re import Pattern, compile as compile_pattern, escape
 
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass

@@ -8,14 +8,7 @@ import numpy as np
 from aboard.durable_files import FileEntry, HashedFile, compute_sha256
 from aboard.trainer.data.store.shard_index import DOCUMENT_DTYPE, ShardIndexWriter
 from aboard.trainer.data.store.shard_manifest import Shard
-from aboard.trainer.data.tokenize_workers.encoded_unit import (
-    DOCUMENTS,
-    MASK,
-    TOKENS,
-    MaskWriter,
-    UnitRecord,
-    read_unit,
-)
+from aboard.trainer.data.tokenize_workers.encoded_unit import DOCUMENTS, MASK, TOKENS, MaskWriter, UnitRecord, read_unit
 
 _BLOCK = 1 << 20
 

@@ -10,8 +10,7 @@ from venv import EnvBuilder
 import pytest
 from small_wheels import SITE, install, make_venv, run_python
 
-from aboard.agent.inspect.launch_environment import describe_environment as describe_launch
-from aboard.agent.inspect.launch_environment import describe_interpreter
+from aboard.agent.inspect.launch_environment import describe_environment as describe_launch, describe_interpreter
 from aboard.agent.packages.virtual_environment import INCOMPLETE, WHEELS, create_environment
 from aboard.commands.sync.environment.node_environment import HeadContents
 from aboard.commands.sync.environment.sync_environment import (

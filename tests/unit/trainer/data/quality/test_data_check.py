@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from chats import CHATML, GEMMA, LLAMA3, MISTRAL, Family
 from data_files import conversation, looked, tokenizer, written
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
 from aboard.trainer.data.intake.row_formats import FORMAT_NAMES

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.trainer.data.length_statistics import EXACT_BELOW, LengthCounts, build_bars, count_lengths

@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.diagnoses import InputError
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw, compute_draw_counts, mix_sources

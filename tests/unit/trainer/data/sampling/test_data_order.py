@@ -5,8 +5,7 @@ from itertools import pairwise
 from math import sqrt
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.trainer.data.sampling.source_mixing import build_permutation
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aboard.trainer.data.sampling.best_fit_packing import pack_lengths
 from aboard.trainer.data.sampling.document_segments import OverflowPolicy, TruncationLosses, build_segments

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from aboard.trainer.data.intake.chat_messages import InvalidRowError
 from aboard.trainer.data.tokens.supervised_text import SupervisedText, SupervisedTextEncoder
 from aboard.trainer.data.tokens.token_byte_lengths import build_byte_lengths
-from aboard.trainer.data.tokens.word_encoder import WordEncoder, build_word_encoder
-from aboard.trainer.data.tokens.word_splitter import KNOWN_PATTERNS
+from aboard.trainer.data.tokens.word_encoder import KNOWN_PATTERNS, WordEncoder, build_word_encoder
 
 TEXTS = [
     "Hello you, who're there? I'm 12345 years old; it's not 3.14. The cats' tails -- they'll see, we've been!",

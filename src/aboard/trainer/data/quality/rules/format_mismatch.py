@@ -1,8 +1,7 @@
 """Symptoms of a wrongly guessed format: swapped columns, empty prompts, conversations stored as text."""
 
 from collections.abc import Iterator
-from re import MULTILINE
-from re import compile as compile_pattern
+from re import MULTILINE, compile as compile_pattern
 
 from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.untrusted import NO_TEXT
