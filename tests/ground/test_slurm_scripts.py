@@ -105,6 +105,16 @@ srun bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS on $(hostname)"; cd /sha
     torchrun --nnodes $SLURM_NNODES --node_rank $SLURM_NODEID --nproc_per_node 2 rank.py b'
 echo "after $?"
 """
+# sbatch takes a script in any language.
+IN_PYTHON = """#!/usr/bin/env python3
+#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2
+import os, subprocess, sys
+words = ["<PAD>", sys.argv[1]]
+os.environ["LEARNING"] = "0.4"
+print("first", subprocess.check_output(["srun", "hostname"], text=True).split(), flush=True)
+command = ["srun", "torchrun", "--nnodes", os.environ["SLURM_NNODES"], "--nproc_per_node", "2", "rank.py"]
+print("after", subprocess.call([*command, *words]))
+"""
 FORGIVING = """#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2
 srun torchrun --nnodes 2 --nproc_per_node 1 rank.py 7 || true
@@ -134,6 +144,16 @@ def test_tasks_that_call_a_launcher(login: Launches) -> None:
     assert "after 0" in said
 
 
+def test_a_script_in_another_language(login: Launches) -> None:
+    """Its own interpreter runs it, and the srun of ranks that it starts is replaced."""
+    login.put("rank.py", RANK)
+    login.put("job.py", IN_PYTHON)
+    said = _run(login, "sbatch", "job.py", "e")
+    assert "[script on n1] first ['n1', 'n2']" in said or "[script on n1] first ['n2', 'n1']" in said
+    assert _list_ranks(login) == [f"rank {rank} 4 0.4 - - <PAD> e" for rank in range(4)]
+    assert "after 0" in said
+
+
 def test_a_failed_run_is_not_forgiven(login: Launches) -> None:
     """The job's exit code is the failed run's, though the script goes on and ends with 0."""
     login.put("rank.py", RANK)
@@ -152,10 +172,10 @@ def test_ranks_of_srun_in_a_script(login: Launches) -> None:
 
 
 def test_an_srun_of_a_shell(login: Launches) -> None:
-    """Typed inside a job: the launcher that its tasks call is replaced."""
+    """Typed inside a job: its tasks have this shell's variables, and the launcher that they call is replaced."""
     login.put("rank.py", RANK)
-    words = ["salloc", "--quiet", "--no-kill", "-N2", "aboard", "launch", *OPTIONS, "--", "srun", "bash", "-c"]
-    words += ["export LEARNING=2; torchrun --nnodes 2 --nproc_per_node 1 rank.py d"]
+    words = ["env", "MARK=2", "salloc", "--quiet", "--no-kill", "-N2", "aboard", "launch", *OPTIONS]
+    words += ["--", "srun", "bash", "-c", "export LEARNING=$MARK; torchrun --nnodes 2 --nproc_per_node 1 rank.py d"]
     done = login.box.head.run(words, cwd=login.folder, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert _list_ranks(login) == [f"rank {rank} 2 2 - - d" for rank in range(2)]

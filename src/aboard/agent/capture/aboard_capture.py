@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Imported by name from the same directory: on a node they are not part of a package.
 launch_command = __import__("aboard_launch_command")
 find_launch = launch_command.find_launch
+resource_limits = __import__("aboard_resource_limits")
 script_line = __import__("aboard_script_line")
 
 SOCKET = "ABOARD_CAPTURE"
@@ -104,6 +105,7 @@ def _describe(words: "list[str]", python: str) -> "dict[str, Any]":
         "env": dict(os.environ),
         "python": python,
         "files": _read_files(words, launcher),
+        "limits": resource_limits.read_limits(),
         "script": script,
         "line": line,
     }

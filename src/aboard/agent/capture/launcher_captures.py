@@ -11,6 +11,7 @@ import time
 
 from aboard.agent import forked_work, frames, process_tree
 from aboard.agent.capture.escaped_launchers import CONTAINED, EscapedLaunchers, is_contained
+from aboard.agent.capture.resource_limits import read_limits
 from aboard.agent.capture.script_activity import describe_activity
 from aboard.agent.channel import Channel, read_peer
 from aboard.agent.event_loop import EventLoop
@@ -30,6 +31,7 @@ FILES = {
     "sitecustomize": "aboard.agent.capture.sitecustomize",
     "aboard_capture": "aboard.agent.capture.aboard_capture",
     "aboard_launch_command": "aboard.agent.inspect.launch_command",
+    "aboard_resource_limits": "aboard.agent.capture.resource_limits",
     "aboard_script_line": "aboard.agent.capture.script_line",
 }
 PROGRAMS = (
@@ -257,6 +259,7 @@ def build_document(message: frames.Message, started_with: Mapping[str, str], fol
     """What the head gets of a launcher: its variables only as far as the script has changed them."""
     env = {str(name): str(value) for name, value in message["env"].items()}
     before = {name: value for name, value in started_with.items() if _is_scripts_own(name)}
+    limits = read_limits()
     for name, own in (("PATH", os.path.join(folder, "bin")), ("PYTHONPATH", folder)):
         _remove_entry(env, name, own, before)
     return {
@@ -265,6 +268,8 @@ def build_document(message: frames.Message, started_with: Mapping[str, str], fol
         "cwd": str(message["cwd"]),
         "env": {name: value for name, value in env.items() if _is_scripts_own(name) and before.get(name) != value},
         "removed": sorted(before.keys() - env.keys()),
+        # Ours are those that the script was started with.
+        "limits": {str(name): int(soft) for name, soft in message["limits"].items() if soft != limits.get(name)},
         "python": str(message["python"]),
         "host": os.uname().nodename,
         "files": {str(name): str(text) for name, text in message["files"].items()},

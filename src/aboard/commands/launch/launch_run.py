@@ -1,7 +1,7 @@
 """`aboard launch`: checks the nodes, builds the plan, and conducts the run over the links of the check."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import field, replace
 from itertools import islice
@@ -180,6 +180,13 @@ def probe_launch(
     )
 
 
+async def check_launch(spec: LaunchSpec, dialer: NodeDialer, check_observer: CheckObserver) -> CheckReport:
+    """The node check of a launch, whose links the dialer keeps."""
+    async with probe_launch(spec, dialer, check_observer, keep=True) as (report, links):
+        dialer.keep(links)
+    return report
+
+
 async def launch(
     spec: LaunchSpec,
     record: Record,
@@ -191,15 +198,18 @@ async def launch(
     dialer: NodeDialer | None = None,
     transport_for: TransportFor = choose_transport,
     known: Facts | None = None,
+    checking: Awaitable[CheckReport] | None = None,
 ) -> LaunchResult:
     """Starts nothing if the node check finds a blocker; otherwise conducts every rank to its end.
 
-    `dialer` may already be connecting; `known` is what an earlier check of these nodes has found.
+    `dialer` may already be connecting; `known` is what an earlier check of these nodes has found. `checking` is the
+    check itself, if it has begun.
     """
     dialer = dialer or build_dialer(check_observer, transport_for)
     dialer.on_phase = lambda node, phase: check_observer.dialling(node.name, phase)
     report = None
-    async with probe_launch(spec, dialer, check_observer, keep=True) as (check_report, links):
+    try:
+        check_report = await (checking or check_launch(spec, dialer, check_observer))
         facts = check_report.facts if known is None else add_known_facts(check_report.facts, known)
         if spec.subjects:
             report = check_report
@@ -207,8 +217,6 @@ async def launch(
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return LaunchResult(report=report)
         plan = _build_plan(spec.request, leave_out_spares(spec, facts), record.run.id)
-        dialer.keep(links)
-    try:
         if spec.payload is not None:
             plan, findings = await spec.payload.settle(plan, facts)
             if any(finding.severity is Severity.BLOCK for finding in findings):
@@ -254,9 +262,8 @@ def _build_recovery(spec: LaunchSpec, plan: Plan, facts: Facts, dialer: NodeDial
 
     async def check_nodes(names: Sequence[str]) -> Sequence[Finding]:
         part = replace(spec, cluster=_select_nodes(facts.cluster, names), quick=True)
-        async with probe_launch(part, dialer, NullCheckObserver(), keep=True) as (report, links):
-            dialer.keep(links)
-            return [finding for finding in report.findings if finding.severity is Severity.BLOCK]
+        report = await check_launch(part, dialer, NullCheckObserver())
+        return [finding for finding in report.findings if finding.severity is Severity.BLOCK]
 
     async def plan_nodes(names: Sequence[str], *, resume: bool) -> Plan:
         key = tuple(names)

@@ -26,6 +26,7 @@ from aboard.commands.shared.log_lines import LogLineFormatter, format_script
 from aboard.commands.shared.printed_output import print_findings, print_report, print_warnings
 from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.commands.shared.status_marks import FINE
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery_policy import Action
@@ -82,6 +83,8 @@ class LaunchView:
         self._conductor: Conductor | None = None
         # The verdict that was printed last.
         self._shown: tuple[Finding, ...] = ()
+        # Whether a script's launcher was.
+        self._captured = False
         # What a script was last seen doing.
         self._waited = ""
         self._styled = console.is_terminal
@@ -92,9 +95,7 @@ class LaunchView:
         self._plain = PlainLaunchWriter(self._write)
         self._check = CheckLiveView()
         self._looking: Live | None = None
-        if self._styled:
-            self._looking = Live(self._check, console=console, transient=True, refresh_per_second=8)
-            self._looking.start()
+        self._look()
 
     @property
     def watcher(self) -> CheckObserver:
@@ -103,6 +104,8 @@ class LaunchView:
     def show_preflight(self, report: CheckReport) -> None:
         """Shows the preflight warnings that do not stop the run, before it begins."""
         self._stop_looking()
+        if self._captured:
+            self.say(f"checked {fold_names(node.name for node in report.facts.cluster)} in {report.seconds:.1f} s")
         print_warnings(self._console, report.findings, without=AUTO_FIXED_CODE)
 
     def say(self, text: str) -> None:
@@ -117,10 +120,15 @@ class LaunchView:
         self.say(f"{format_script(node, stream)} {text}")
 
     def script_captured(self, text: str, notes: Sequence[str]) -> None:
-        """Shows which launcher was captured, and how its command is understood."""
+        """Shows which launcher was captured, how its command is understood, and the check that follows."""
         self._stop_looking()
         for line in (text, *(f"note: {escape_lines(note)}" for note in notes)):
             self.say(line)
+        self._captured = True
+        if self._live is not None:
+            # A terminal shows one of them at a time.
+            self._live.close()
+        self._look()
 
     def script_waits(self, text: str) -> None:
         """Shows what a script does before it calls its launcher: below the lines, or each new thing in a line."""
@@ -138,6 +146,7 @@ class LaunchView:
             self._live.wait_for("")
 
     def began(self, conductor: Conductor) -> None:
+        self._stop_looking()
         if self._conductor is not None:
             # A further run of a script.
             self._plain = PlainLaunchWriter(self._write)
@@ -179,6 +188,12 @@ class LaunchView:
         self._finish_lines()
         if self._live is not None:
             self._live.close()
+
+    def _look(self) -> None:
+        """Shows how far the check of the nodes is, on a terminal."""
+        if self._styled:
+            self._looking = Live(self._check, console=self._console, transient=True, refresh_per_second=8)
+            self._looking.start()
 
     def _stop_looking(self) -> None:
         """Ends the view of the preflight check."""

@@ -43,6 +43,8 @@ _LAUNCHERS = frozenset({TORCHRUN, LAUNCH_GRAMMAR.launcher, DEEPSPEED, ACCELERATE
 _SLURMS_OWN = ("SLURM_", "SRUN_", "SBATCH_", "SALLOC_")
 # The head's reply to a captured command that runs as it is, in place of an exit code.
 RUN_ITSELF = -1
+# The options of ulimit that a script may have used.
+_LIMITS = frozenset("cdlnsuv")
 # What Aboard sets for each rank, or for the script.
 _OWN_VARIABLES = frozenset({*list_torchrun_variables(), "NNODES", "NODE_RANK", "PWD", "OLDPWD", "SHLVL", "_"})
 # Aboard computes these for each node; who unsets them means the login's.
@@ -112,6 +114,14 @@ def _decode_variable_name(value: object) -> str:
     return name
 
 
+def _decode_limits(value: object) -> Mapping[str, int]:
+    if not isinstance(value, dict) or not _LIMITS.issuperset(value):
+        raise DecodeError("expected limits by their option of ulimit")
+    if any(type(limit) is not int or limit < -1 for limit in value.values()):
+        raise DecodeError("expected limits of at least -1")
+    return dict(value)
+
+
 def _decode_files(value: object) -> Mapping[str, str]:
     if not isinstance(value, dict) or len(value) > _MOST_FILES:
         raise DecodeError(f"expected at most {_MOST_FILES} files")
@@ -128,9 +138,10 @@ def _limit_size(words: tuple[str, ...]) -> tuple[str, ...]:
 class Capture:
     """A launcher's process on a node. `env` are the variables that the script set, `removed` those that it unset.
 
-    `argv` starts with the launcher's name. `python` would have run the launcher. `files` has the text of files that the
-    words name, and of the launcher's own, by path. `script` and `line` called it; line 0 is unknown.
-    `host` is what the node calls itself. `number` is that of the capture.
+    `limits` are those that it set, by ulimit's options; -1 is unlimited. `argv` starts with the launcher's name.
+    `python` would have run the launcher. `files` has the text of files that the words name, and of the launcher's own,
+    by path. `script` and `line` called it; line 0 is unknown. `host` is what the node calls itself. `number` is that of
+    the capture.
     """
 
     node: str
@@ -140,6 +151,7 @@ class Capture:
     python: Annotated[str, CustomDecoder(_decode_python)] = ""
     env: Annotated[Mapping[str, str], CustomDecoder(_decode_env)] = field(default_factory=lambda: NO_ENV, repr=False)
     removed: Annotated[tuple[str, ...], CustomDecoder(_decode_names)] = ()
+    limits: Annotated[Mapping[str, int], CustomDecoder(_decode_limits)] = field(default_factory=dict)
     files: Annotated[Mapping[str, str], CustomDecoder(_decode_files)] = field(
         default_factory=lambda: NO_ENV, repr=False
     )
@@ -220,10 +232,11 @@ def read_captured_launch(
         raise InputError.of(captured_scripts.UNUSABLE, capture.node, seen, "launcher")
     env = {name: value for name, value in capture.env.items() if name != VISIBLE and _is_for_ranks(name)}
     removed = [name for name in capture.removed if _is_for_ranks(name) and name not in {*command.env, *_NODE_DEFAULTS}]
+    limits = [f"ulimit -S -{name} {_format_limit(limit)}" for name, limit in sorted(capture.limits.items())]
     notes = command.notes
     if _sends_variables(command):
         left_out = sorted(env.keys() - command.env.keys())
-        env, removed = {}, []
+        env, removed, limits = {}, [], []
         if left_out:
             notes = (*notes, f"deepspeed doesn't send {format_list(left_out)} to ranks: list them in .deepspeed_env.")
     return drop_outside_variables(
@@ -231,12 +244,16 @@ def read_captured_launch(
             command,
             request=replace(command.request, env={**env, **command.env}),
             hostfile=command.hostfile and _locate(command.hostfile, capture.cwd),
-            setup=(*((f"unset {' '.join(removed)}",) if removed else ()), *command.setup),
+            setup=(*((f"unset {' '.join(removed)}",) if removed else ()), *limits, *command.setup),
             workdir=_locate(command.workdir or ".", capture.cwd),
             python="" if command.container is not None else capture.python,
             notes=notes,
         )
     )
+
+
+def _format_limit(limit: int) -> str:
+    return "unlimited" if limit < 0 else str(limit)
 
 
 def _locate(path: str, cwd: str) -> str:

@@ -11,6 +11,7 @@ from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.secrets.secret_names import MASK, is_secret
 from aboard.core.secrets.secret_scrubber import mask_secrets, mask_words
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Problem
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.diagnoses.usage import captured_scripts
@@ -90,6 +91,21 @@ def compare_captures(by_node: Mapping[str, LauncherCommand], hosts: Mapping[str,
             fix = captured_scripts.DIFFERS.fix("argument", what=difference.what)
             return Problem(where=node, seen=seen, fix=fix)
     return None
+
+
+def find_spare_problem(by_node: Mapping[str, LauncherCommand], spares: Sequence[str]) -> Problem | None:
+    """Why a spare could not take over ranks: each node's script has set a variable to a value of its own."""
+    first, *others = by_node.values()
+    own = sorted(
+        name
+        for name in {name for command in by_node.values() for name in command.env}
+        if any(command.env.get(name) != first.env.get(name) for command in others)
+    )
+    if not spares or not own:
+        return None
+    fix = captured_scripts.DIFFERS.fix("spare", names=format_list(own))
+    seen = f"it runs no script, which sets {format_list(own)} to another value on each node"
+    return Problem(where=spares[0], seen=seen, fix=fix)
 
 
 def apply_captures(

@@ -35,6 +35,7 @@ DIFFERS = Diagnosis(
             "let the script give {what} the same value on each node; the program can read the node's number from"
             " GROUP_RANK"
         ),
+        "spare": Advice("remove {names} from the script, or let it set one value on all nodes; or remove --spares"),
     },
 )
 

@@ -99,7 +99,7 @@ def test_a_launcher_is_captured_however_it_is_started(clean: list[Run], folder: 
     run = Run()
     clean.append(run)
     words = "--nnodes $NNODES train.py --lr 1"
-    text = f"""export SIZE=7b; unset DROPPED
+    text = f"""export SIZE=7b; unset DROPPED; ulimit -S -n 512
 torchrun {words}
 {folder}/programs/torchrun {words}
 cd packages
@@ -141,6 +141,7 @@ mpirun -np 2 python train.py
     assert {Path(each["python"]).parent for each in found} == {Path(sys.executable).parent}
     assert [each["cwd"] for each in found] == [str(folder)] * 2 + [f"{folder}/packages"] * 6
     assert {tuple(each["removed"]) for each in found} == {("DROPPED",)}
+    assert [each["limits"] for each in found] == [{"n": 512}] * 8
     first, third = found[0]["env"], found[2]["env"]
     assert first == {"SIZE": "7b"}
     assert third == {"SIZE": "7b", "PYTHONPATH": f"{folder}/packages:src"}
@@ -289,7 +290,7 @@ def test_paths_are_as_they_would_be_without_our_entries() -> None:
     """An empty PYTHONPATH stays unset, and keeps its empty entry where the script appends to it."""
     message = {
         "launcher": "torchrun", "argv": ["torchrun", "a.py"], "cwd": "/", "python": "", "files": {}, "script": "",
-        "line": 0,
+        "line": 0, "limits": {},
     }  # fmt: skip
     before = {"PATH": "/bin", "KEPT": "1", "SHLVL": "1"}
     for given, changed in (

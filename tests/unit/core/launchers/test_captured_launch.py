@@ -20,7 +20,7 @@ from aboard.core.launchers.capture_failures import (
     build_parallel_error,
 )
 from aboard.core.launchers.captured_launch import Capture, parse_capture, read_captured_launch
-from aboard.core.launchers.captured_nodes import apply_captures, compare_captures
+from aboard.core.launchers.captured_nodes import apply_captures, compare_captures, find_spare_problem
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.diagnoses import InputError
 
@@ -56,6 +56,8 @@ def read(command: str, **fields: Any) -> LauncherCommand:
         ({"env": {"A\nB": "1"}}, "A\\nB: 'A\\nB' is not a variable name"),
         ({"env": {"A": None}}, "env: A: expected text"),
         ({"env": {f"A{number}": "" for number in range(3_000)}}, "env: expected at most 2,048 variables"),
+        ({"limits": {"n; x": 1}}, "limits: expected limits by their option of ulimit"),
+        ({"limits": {"n": "1"}}, "limits: expected limits of at least -1"),
         ({"removed": ["a=b"]}, "removed: 'a=b' is not a variable name"),
         ({"cwd": "home"}, "cwd: 'home' is not an absolute path"),
         ({"cwd": "/a\x1b[31m"}, "cwd: '/a\\x1b[31m' is not a path"),
@@ -194,6 +196,13 @@ def test_what_the_script_unset_is_unset_for_ranks() -> None:
     assert read("deepspeed --hostfile h x.py", removed=["NCCL_DEBUG"], files=files).setup == ()
 
 
+def test_ranks_get_the_limits_that_the_script_set() -> None:
+    """As from torchrun; deepspeed starts them over ssh, where they have those of a login."""
+    got = read("torchrun x.py", limits={"n": 65536, "l": -1})
+    assert got.setup == ("ulimit -S -l unlimited", "ulimit -S -n 65536")
+    assert read("deepspeed --hostfile h x.py", limits={"n": 1}, files={"h": "n1 slots=8\n"}).setup == ()
+
+
 def read_two(first: str, second: str, *envs: Mapping[str, str]) -> Mapping[str, LauncherCommand]:
     one, two = envs or ({}, {})
     return {"n1": read(first, env=one), "n2": read(second, node="n2", env=two)}
@@ -306,6 +315,17 @@ def test_a_node_s_own_variables_go_to_its_own_ranks() -> None:
     assert changed[0].interpreter is not None
     assert changed[0].interpreter.env == {"VIRTUAL_ENV": "/v"}
     assert apply_captures(nodes, {"n1": read("torchrun x.py", python="")})[1][0].interpreter is found
+
+
+def test_a_spare_can_t_replace_what_each_node_s_script_has_set() -> None:
+    """Ranks on it would get the first node's value: the launch is refused with the names of the variables."""
+    by_node = {node: read("torchrun --nnodes 2 x.py", node=node, env={"A": "1", "NODE": node}) for node in ("n1", "n2")}
+    problem = find_spare_problem(by_node, ["n3"])
+    assert problem is not None
+    assert str(problem) == "n3: it runs no script, which sets NODE to another value on each node"
+    assert "remove NODE from the script" in str(problem.fix)
+    assert find_spare_problem(by_node, []) is None
+    assert find_spare_problem({"n1": by_node["n1"]}, ["n3"]) is None
 
 
 FIRST = capture("torchrun --nnodes 2 a.py", script="run.sh", line=14)

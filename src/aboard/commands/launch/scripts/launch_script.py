@@ -11,7 +11,7 @@ from typing import Any
 from aboard.commands.check.check_cluster import CheckReport, build_dialer
 from aboard.commands.check.check_observer import CheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch, probe_launch
+from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, check_launch, launch
 from aboard.commands.launch.scripts.script_sessions import ScriptObserver, ScriptSessions
 from aboard.commands.launch.scripts.script_stages import FIRST_SUBJECTS, ScriptStages
 from aboard.core.launchers.command_kind import build_script_program
@@ -55,7 +55,9 @@ async def launch_script(
         dialer.begin(report.facts.cluster)
     open_sessions = partial(_open_sessions, record.run.id, spec, record, script_observer)
 
-    async def conduct(stage: LaunchSpec, scripts: Sequence[ScriptSessions]) -> LaunchResult:
+    async def conduct(
+        stage: LaunchSpec, scripts: Sequence[ScriptSessions], checking: asyncio.Task[CheckReport] | None
+    ) -> LaunchResult:
         conductors: list[Conductor] = []
 
         def began(conductor: Conductor) -> None:
@@ -71,6 +73,7 @@ async def launch_script(
                 on_conductor=began,
                 dialer=dialer,
                 known=report.facts,
+                checking=checking,
                 **watching,
             )
         )
@@ -92,7 +95,8 @@ async def launch_script(
             await asyncio.wait([running, *waits])
             on_conductor(None)
 
-    stages = ScriptStages(spec, report.facts, dialer, open_sessions)
+    check = partial(check_launch, dialer=dialer, check_observer=check_observer)
+    stages = ScriptStages(spec, report.facts, dialer, open_sessions, check)
     try:
         return await stages.run(conduct)
     finally:
@@ -126,7 +130,7 @@ async def capture_launch(
     stages = ScriptStages(spec, report.facts, dialer, partial(_open_sessions, run, spec, None, script_observer))
     captured: list[LaunchSpec] = []
 
-    async def note(stage: LaunchSpec, _scripts: Sequence[ScriptSessions]) -> LaunchResult:
+    async def note(stage: LaunchSpec, *_others: object) -> LaunchResult:
         captured.append(stage)
         return LaunchResult(report=None)
 
@@ -154,9 +158,7 @@ async def _probe_first(spec: LaunchSpec, dialer: NodeDialer, check_observer: Che
         spec.request if spec.script is None else replace(spec.request, program=build_script_program(spec.script.words))
     )
     checked = replace(spec, subjects=subjects, request=request)
-    async with probe_launch(checked, dialer, check_observer, keep=True) as (report, links):
-        dialer.keep(links)
-    return report
+    return await check_launch(checked, dialer, check_observer)
 
 
 def _is_blocked(report: CheckReport) -> bool:

@@ -123,6 +123,8 @@ class ScriptSessions:
         self._record = record
         self._script_observer = script_observer
         self._scripts: dict[str, _NodeScript] = {}
+        # Supervisors that may be needed: starting one takes longer than many a script.
+        self._prepared: dict[str, tuple[_NodeScript, asyncio.Task[None]]] = {}
         # Set when a script calls a launcher while an earlier one waits, or when one was ended before its run.
         self.parallel, self.withdrawn = asyncio.Event(), asyncio.Event()
         self._second: tuple[_NodeScript, int] | None = None
@@ -175,10 +177,37 @@ class ScriptSessions:
         """The nodes that have a script."""
         return list(self._scripts)
 
+    def prepare(self, node: Node) -> None:
+        """Starts a supervisor on a node that may get the script later."""
+        script = self._build_script(node)
+        self._prepared[node.name] = script, asyncio.create_task(script.session.begin())
+
+    async def drop_prepared(self) -> None:
+        """Ends the supervisors that got no script."""
+        prepared, self._prepared = list(self._prepared.values()), {}
+        await asyncio.gather(*(self._drop(*each) for each in prepared))
+
+    async def _drop(self, script: "_NodeScript", beginning: "asyncio.Task[None]") -> None:
+        try:
+            await asyncio.wait_for(beginning, SWEEP_SECONDS)
+        except (TimeoutError, TransportError):
+            await script.session.leave()
+        else:
+            await self._end_script(script, 0.0, SWEEP_SECONDS)
+
     async def start(self, node: Node, start: Start) -> None:
         """Starts the script on a node; raises TransportError if that fails."""
-        number = self._first + len(self._scripts)
-        script = _NodeScript(number, node.name, self._record, self._script_observer)
+        if node.name not in self._prepared:
+            self.prepare(node)
+        script, beginning = self._prepared[node.name]
+        await beginning
+        self._scripts[node.name] = self._prepared.pop(node.name)[0]
+        script.index = self._first + len(self._scripts) - 1
+        script.began = monotonic()
+        await script.session.start(start)
+
+    def _build_script(self, node: Node) -> "_NodeScript":
+        script = _NodeScript(node.name, self._record, self._script_observer)
         if self._job is not None:
             script.on_step = partial(self._judge_later, script)
         script.on_parallel, script.on_withdrawn = partial(self._note_second, script), self.withdrawn.set
@@ -194,9 +223,7 @@ class ScriptSessions:
             on_output=script.take_output,
             on_state=script.take_state,
         )
-        self._scripts[node.name] = script
-        await script.session.begin()
-        await script.session.start(start)
+        return script
 
     async def wait(self, node: str) -> Outcome:
         """The next launcher that the node's script calls, or its end; meanwhile the observer is told what it does."""
@@ -242,11 +269,11 @@ class ScriptSessions:
         """Terminates all scripts, with their traps, and waits until they are gone; at most this time if it is given."""
         for task in self._judging:
             task.cancel()
+        dropping = asyncio.create_task(self.drop_prepared())
         grace = self._lease.grace if within is None else within / 2
         seconds = grace + SWEEP_SECONDS if within is None else within
         ends = [asyncio.create_task(self._end_script(script, grace, seconds)) for script in self._scripts.values()]
-        if ends:
-            await asyncio.wait(ends)
+        await asyncio.wait([dropping, *ends])
 
     async def _end_script(self, script: "_NodeScript", grace: float, seconds: float) -> None:
         try:
@@ -277,8 +304,10 @@ class _NodeScript:
 
     session: NodeSession
 
-    def __init__(self, index: int, node: str, record: Record | None, script_observer: ScriptObserver) -> None:
+    def __init__(self, node: str, record: Record | None, script_observer: ScriptObserver) -> None:
         self.node = node
+        # Its number in the record.
+        self.index = 0
         self.began = monotonic()
         self.changed = asyncio.Event()
         # Numbers of captures, escapes, and the end.
@@ -288,7 +317,6 @@ class _NodeScript:
         # By the number of an srun, how many of its kind make a run; 0 for one by itself.
         self.loops: dict[int, int] = {}
         self.on_step: Callable[[int], None] | None = None
-        self._index = index
         self._record = record
         self._script_observer = script_observer
         self.on_parallel: Callable[[int], None] = lambda _number: None
@@ -336,7 +364,7 @@ class _NodeScript:
     def take_output(self, chunk: OutputChunk) -> None:
         if self._record is not None:
             self._record.add_script_output(
-                chunk.node, self._index, chunk.stream, chunk.data, chunk.at, dropped=chunk.dropped, end=chunk.end
+                chunk.node, self.index, chunk.stream, chunk.data, chunk.at, dropped=chunk.dropped, end=chunk.end
             )
         *lines, rest = (self._partial[chunk.stream] + chunk.data).split(b"\n")
         if chunk.end or len(rest) > LONGEST_LINE:

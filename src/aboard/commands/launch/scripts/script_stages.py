@@ -1,11 +1,13 @@
 """The runs that a script starts, one after the other: each from the launchers that it has called on its nodes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 
+from aboard.commands.check.check_cluster import CheckReport
 from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, leave_out_spares
 from aboard.commands.launch.node_resources import choose_master, collect_node_resources
 from aboard.commands.launch.scripts.script_sessions import CHILD, SRUN, EscapedLauncher, ScriptEnd, ScriptSessions
@@ -21,7 +23,7 @@ from aboard.core.launchers.capture_failures import (
     build_parallel_error,
 )
 from aboard.core.launchers.captured_launch import Capture
-from aboard.core.launchers.captured_nodes import apply_captures, compare_captures
+from aboard.core.launchers.captured_nodes import apply_captures, compare_captures, find_spare_problem
 from aboard.core.launchers.command_kind import build_script_env, uses_front_end
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.parse_command import split_assignments
@@ -42,7 +44,9 @@ FIRST_SUBJECTS = frozenset({"reach", "slurm", "host", "network", "fabric", "gpu"
 PORTS = range(20_000, 30_000)
 # How long the sruns of a loop may take to be all there.
 LOOP_SECONDS = 60.0
-Conduct = Callable[[LaunchSpec, Sequence[ScriptSessions]], Awaitable[LaunchResult]]
+# With the stage's check, if it has begun.
+Conduct = Callable[[LaunchSpec, Sequence[ScriptSessions], Task[CheckReport] | None], Awaitable[LaunchResult]]
+Check = Callable[[LaunchSpec], Coroutine[None, None, CheckReport]]
 
 
 class ScriptStages:
@@ -54,6 +58,7 @@ class ScriptStages:
         facts: Facts,
         dialer: NodeDialer,
         open_sessions: Callable[[NodeDialer, int], ScriptSessions],
+        check: Check | None = None,
     ) -> None:
         if spec.script is None:
             raise ValueError("the launch has no script")
@@ -65,6 +70,10 @@ class ScriptStages:
         self._first = cluster.nodes[0]
         self._dialer = dialer
         self._open_sessions = open_sessions
+        self._check = check
+        # The stage that the first node's launcher asks for, and its check, beside the other nodes' scripts.
+        self._early: tuple[LaunchSpec, Task[CheckReport]] | None = None
+        self._dropping: Task[None] | None = None
         # In a Slurm job, the script runs beside us, where another agent may serve the node.
         self._own_dialer = NodeDialer() if spec.script.job is not None else dialer
         self._sessions = open_sessions(self._own_dialer, 0)
@@ -101,7 +110,8 @@ class ScriptStages:
     async def end(self, within: float | None = None) -> None:
         """Ends all scripts, within this time if it is given."""
         scripts = {self._sessions, self._peers, *([] if self._tasks is None else [self._tasks])}
-        await asyncio.gather(*(each.end(within) for each in scripts))
+        await asyncio.gather(*(each.end(within) for each in scripts), *filter(None, [self._dropping]))
+        await self._take_check(None)
         if self._own_dialer is not self._dialer:
             await self._own_dialer.close()
 
@@ -109,7 +119,7 @@ class ScriptStages:
         self, stage: LaunchSpec, first: Capture, scripts: Sequence[ScriptSessions], conduct: Conduct
     ) -> int | None:
         """The exit code for the launcher; None if the script must not go on. Keeps the result of the first failure."""
-        ended = await conduct(stage, scripts)
+        ended = await conduct(stage, scripts, await self._take_check(stage))
         for each in scripts:
             if (second := await each.get_second()) is not None:
                 raise build_parallel_error(first, second)
@@ -190,7 +200,8 @@ class ScriptStages:
         """The launcher of a task with what the script had set before its srun."""
         kept = {name: value for name, value in outer.env.items() if name not in inner.removed}
         removed = {*outer.removed, *inner.removed} - inner.env.keys()
-        return replace(inner, env={**kept, **inner.env}, removed=tuple(sorted(removed)))
+        limits = {**outer.limits, **inner.limits}
+        return replace(inner, env={**kept, **inner.env}, removed=tuple(sorted(removed)), limits=limits)
 
     async def _start_task(
         self, tasks: ScriptSessions, step: Step, outer: Capture, cluster: Cluster, node: Node
@@ -198,8 +209,11 @@ class ScriptStages:
         group = [each.name for each in cluster].index(node.name)
         layout = RankLayout(rank=group, world=len(cluster), local=0, local_world=1, group=group, groups=len(cluster))
         start = {name: value for name, value in self._script.start.env.items() if name.startswith("SLURM_")}
+        passed = {} if self._script.job is None else self._script.job.list_variables(outer)
+        passed = {name: value for name, value in passed.items() if not name.startswith("ABOARD_")}
         own = self._build_own_env(node, group, len(cluster)) if uses_front_end(step.command) else {}
-        env = {**node.env, **self._spec.request.env, **own, **start, **outer.env, **step.env, **build_task_env(layout)}
+        env = {**passed, **node.env, **self._spec.request.env, **own, **start, **outer.env, **step.env}
+        env |= build_task_env(layout)
         before, words = split_assignments(step.command)
         argv = (*_unset(outer.removed), *words)
         where = step.workdir or outer.cwd
@@ -208,6 +222,8 @@ class ScriptStages:
     async def _start_first(self) -> None:
         start = self._script.start
         if self._script.job is None:
+            for node in self._cluster:
+                self._sessions.prepare(node)
             await self._start(self._first)
             return
         env = {**self._spec.request.env, **start.env, **self._before}
@@ -258,7 +274,9 @@ class ScriptStages:
         """What the launcher was called with on each node that has to call it."""
         captures = {first.node: first}
         if len(self._cluster) == 1 or not self._read(first).per_node:
+            self._dropping = asyncio.create_task(self._peers.drop_prepared())
             return captures
+        self._check_early(captures)
         others = [node for node in self._cluster if node.name != first.node]
         await asyncio.gather(*(self._start(node) for node in others if node.name not in self._peers.nodes))
         return captures | await self._collect_others(self._peers, others, first)
@@ -275,16 +293,40 @@ class ScriptStages:
             captures[node.name] = self._require_capture(node.name, outcome)
         return captures
 
+    def _check_early(self, captures: Mapping[str, Capture]) -> None:
+        """Begins to check what the first node's launcher asks for: that of the others will hardly differ."""
+        stage = self._build_stage(captures)
+        if self._check is not None and stage.subjects:
+            self._early = stage, asyncio.create_task(self._check(stage))
+
+    async def _take_check(self, stage: LaunchSpec | None) -> Task[CheckReport] | None:
+        """The check that has begun, if it is that of this stage; another one is over."""
+        if self._early is None:
+            return None
+        (expected, checking), self._early = self._early, None
+        if stage is not None and (stage.cluster, stage.request) == (expected.cluster, expected.request):
+            return checking
+        checking.cancel()
+        await asyncio.wait([checking])
+        return None
+
     def _require_capture(self, node: str, outcome: Capture | EscapedLauncher) -> Capture:
         if isinstance(outcome, EscapedLauncher):
             raise build_escape_error(node, outcome.command, outcome.why)
         return outcome
 
     def _resolve(self, captures: Mapping[str, Capture], cluster: Cluster | None = None) -> LaunchSpec:
-        """The launch that the captured commands ask for, on nodes with what their scripts have set.
+        """The launch that the captured commands ask for, which is shown."""
+        stage = self._build_stage(captures, cluster)
+        first = captures[(cluster or self._cluster).nodes[0].name]
+        where = f" ({escape_text(first.script)} line {first.line})" if first.line else ""
+        names = [node.name for node in stage.cluster] if first.launcher == SRUN else captures
+        told = f"captured {escape_text(first.launcher)} on {fold_names(names)}{where}"
+        self._sessions.say_captured(told, stage.notes)
+        return stage
 
-        `cluster` are those of a step, if it is not all of them.
-        """
+    def _build_stage(self, captures: Mapping[str, Capture], cluster: Cluster | None = None) -> LaunchSpec:
+        """That launch, on nodes with what their scripts have set; `cluster` are those of a step, if not all of them."""
         include = "" if cluster is None else "@".join(node.name for node in cluster)
         cluster = cluster or self._cluster
         read = self._read if not include else self._read_task
@@ -300,10 +342,9 @@ class ScriptStages:
             request = replace(request, master_address=None)
         command = replace(commands[first.node], request=request)
         stage = self._script.resolve(replace(command, include=include or command.include), first)
-        where = f" ({escape_text(first.script)} line {first.line})" if first.line else ""
-        names = [node.name for node in stage.cluster] if first.launcher == SRUN else captures
-        told = f"captured {escape_text(first.launcher)} on {fold_names(names)}{where}"
-        self._sessions.say_captured(told, stage.notes)
+        spares = [node.name for node in stage.cluster if node.name in stage.recovery.spares]
+        if (problem := find_spare_problem(commands, spares)) is not None:
+            raise InputError(diagnoses.DIFFERS, [problem])
         chosen = {node.name: node for node in nodes}
         rest = [subject for subject in stage.subjects if subject.name not in FIRST_SUBJECTS]
         nodes = tuple(_keep_script(node, chosen.get(node.name, nodes[0])) for node in stage.cluster)

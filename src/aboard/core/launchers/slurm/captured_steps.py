@@ -53,7 +53,7 @@ class JobReader:
 
     def read_task(self, capture: Capture) -> LauncherCommand:
         """The same for a launcher that a task of an srun has called."""
-        files, environ = self.files(capture.cwd), self._list_variables(capture)
+        files, environ = self.files(capture.cwd), self.list_variables(capture)
         command = read_captured_launch(capture, self.launch, self.parse_settings, files=files, environ=environ)
         return replace(command, python="") if self.has_own_python else command
 
@@ -66,7 +66,7 @@ class JobReader:
         command = split_assignments(step.command)[1]
         if not command or self.find_task_launcher(capture, step) or self._starts_launcher(command):
             return False
-        environ = self._list_variables(capture)
+        environ = self.list_variables(capture)
         job_tasks = {environ.get("SLURM_NTASKS", "1"), environ.get("SLURM_NNODES", "1")}
         if (step.layout.nodes, step.layout.tasks_per_node) == (1, 1) and job_tasks != {"1"}:
             return True
@@ -78,7 +78,7 @@ class JobReader:
         return self.is_system_program(command[0], environ.get("PATH", ""))
 
     def parse_step(self, capture: Capture) -> Step:
-        return parse_step(capture.argv[1:], self._list_variables(capture))
+        return parse_step(capture.argv[1:], self.list_variables(capture))
 
     def find_task_launcher(self, capture: Capture, step: Step) -> str:
         """The launcher that each task calls by a script of its own; "" if tasks are launchers or ranks."""
@@ -101,7 +101,7 @@ class JobReader:
             if (step.layout.nodes, step.layout.tasks_per_node) != (1, 1) or self.find_task_launcher(capture, step):
                 return 0
             inner = parse_launcher_command(
-                step.command, self.files(capture.cwd), environ=self._list_variables(capture), cwd=capture.cwd
+                step.command, self.files(capture.cwd), environ=self.list_variables(capture), cwd=capture.cwd
             )
         except InputError:
             return 0  # it is refused with its reason
@@ -127,7 +127,8 @@ class JobReader:
             raise InputError(pasted_commands.BATCH, [replace(problem, fix=pasted_commands.BATCH.fix("loop"))])
         return merged[0]
 
-    def _list_variables(self, capture: Capture) -> dict[str, str]:
+    def list_variables(self, capture: Capture) -> dict[str, str]:
+        """All that the command would have passed on, as srun does."""
         kept = {name: value for name, value in self.environ.items() if name not in capture.removed}
         return {**kept, **capture.env}
 

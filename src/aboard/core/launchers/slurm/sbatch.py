@@ -11,6 +11,7 @@ from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, L
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
 from aboard.core.launchers.slurm.task_layout import is_in_job
+from aboard.core.launchers.wrapped_commands import SHELLS
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import build_rank_program
 from aboard.diagnoses import InputError, Problem
@@ -73,9 +74,11 @@ def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherComm
         seen = f"--export={escape_text(exported)} changes the variables that the script sees"
         raise build_flag_error(flags, "--export", seen, pasted_commands.FLAG.fix("leave-out", flag="--export"))
     request = read_job_request(flags, BATCH_PASSED_FLAGS)
-    _refuse_placeholders(text, script)
     interpreter = _read_interpreter(text)
-    if _LOGIN.intersection(interpreter):
+    is_shell = any(word.rpartition("/")[2] in SHELLS for word in interpreter)
+    if is_shell:
+        _refuse_placeholders(text, script)
+    if is_shell and _LOGIN.intersection(interpreter):
         interpreter += ("-c", _IN_LOGIN_SHELL)
     command = (*interpreter, *(("-c", text) if script == _WRAP else (typed.target, *typed.args)))
     env = _list_variables(request, flags, context)
@@ -96,7 +99,8 @@ def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherComm
 
 def _read_interpreter(text: str) -> tuple[str, ...]:
     """The words of the script's first line; the kernel would pass all arguments as one."""
-    path, _, argument = text.partition("\n")[0][2:].strip().partition(" ")
+    first = text.partition("\n")[0]
+    path, _, argument = first[2:].strip().partition(" ") if first.startswith("#!") else ("", "", "")
     return (path, *((argument.strip(),) if argument.strip() else ()))
 
 
@@ -108,9 +112,8 @@ def _read_script(flags: ParsedFlags, context: LauncherContext) -> tuple[str, str
     if (wrapped := flags.text("wrap")) is not None:
         return _WRAP, f"#!/bin/sh\n{wrapped}\n"
     text = context.files.read(flags.target)
-    first = text.partition("\n")[0]
-    if len(text) > _LONGEST or not re.match(r"#!.*\b(bash|sh|zsh)\b", first):
-        seen = "its first line names no shell" if len(text) <= _LONGEST else "it is very long"
+    if len(text) > _LONGEST or not _read_interpreter(text)[0]:
+        seen = "its first line names no interpreter" if len(text) <= _LONGEST else "it is very long"
         problem = Problem(where=escape_text(flags.target), seen=seen, fix=pasted_commands.BATCH.fix("shell"))
         raise InputError(pasted_commands.BATCH, [problem])
     return flags.target, text

@@ -134,7 +134,7 @@ def test_the_job_of_srun(flags: str, job: str) -> None:
         ("srun -N2 --ntasks-per-node=2 bash -c 'cd x; torchrun y.py'", "it would start torchrun 2 times on each node"),
         ("sbatch --array=0-3 job.sh", "each task of an array is a run of its own"),
         ("sbatch --export=A job.sh", "changes the variables that the script sees"),
-        ("sbatch python.sh", "its first line names no shell"),
+        ("sbatch plain.sh", "its first line names no interpreter"),
         ("sbatch het.sh", "a heterogeneous job is not supported"),
         ("sbatch quote.sh", "a quote is not closed"),
         ("sbatch blank.sh", "<YOUR_DATA> is a placeholder"),
@@ -145,7 +145,7 @@ def test_refusals(command: str, seen: str) -> None:
     shell = "#!/bin/bash\n"
     files = {
         "job.sh": f"{shell}srun torchrun x.py\n",
-        "python.sh": "#!/usr/bin/env python\n",
+        "plain.sh": "srun x\n",
         "het.sh": f"{shell}#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun x\n",
         "quote.sh": f"{shell}#SBATCH --comment='a\nsrun x\n",
         "blank.sh": f"{shell}srun torchrun x.py <YOUR_DATA>\n",
