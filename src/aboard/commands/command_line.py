@@ -32,6 +32,7 @@ COMMANDS = {
     "export": "export a checkpoint as safetensors for transformers",
     "data": "inspect and check training data as the model will see it",
     "why": "explain why a run is stuck, slow or dead, or what a code means",
+    "report": "write one page about a run: charts, verdicts, where the time went",
     "bundle": "pack the record of a run into a redacted archive for a bug report",
     "sandbox": "build a practice cluster of real hosts on this machine",
 }

@@ -31,6 +31,7 @@ OTHER_READERS = {
     "commands/runs/logs_command.py": "/dev/null",
     "trainer/data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
     "commands/runs/bundle.py": "writes",
+    "commands/shared/page/render_page.py": "Aboard's own sources",
     "commands/check/inspect_slurm.py": "slurm.conf of the system, or of SLURM_CONF",
     "commands/sync/environment/": "the Python environment of the user, which Aboard itself runs from",
     "commands/init/write_config.py": "adds to a file that choose_output_action has read",

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -40,6 +41,9 @@ from aboard.transport.open_file_limit import raise_open_file_limit
     help="Terminate processes that dead Aboard runs left on the nodes; they are matched by run id only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
+@click.option(
+    "--report", "page", metavar="FILE", help="Also write findings, nodes and every link's bandwidth as an HTML page."
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings and for subjects that were not tested.")
 @click.option("-v", "--verbose", is_flag=True, help="Show one row per node, and info findings in full.")
 def check(
@@ -50,6 +54,7 @@ def check(
     all_pairs: bool,
     fix: bool,
     as_json: bool,
+    page: str | None,
     strict: bool,
     verbose: bool,
 ) -> None:
@@ -86,6 +91,10 @@ def check(
     else:
         view = CheckReportView(facts, subjects, report.by_subject, found, seconds=seconds, verbose=verbose)
         print_report(console, view, format_check_lines(facts, subjects, report.by_subject, found, seconds))
+    if page is not None:
+        from aboard.commands.check.report_page import write_check_page  # noqa: PLC0415 - only for this option
+
+        write_check_page(Path(page), facts, outcomes, found, seconds)
     untested = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
     sys.exit(choose_exit_code(found, strict=strict, untested=untested))
 

@@ -88,13 +88,13 @@ def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
     if name == LOGS:
         return b"".join(map(encode_json, _scrub_logs([*_parse_jsonl(data)], scrub)))
     if name.endswith(".jsonl"):
-        return b"".join(encode_json(scrub.value(_redact_value(entry))) for entry in _parse_jsonl(data))
+        return b"".join(encode_json(scrub.value(redact_plan_value(entry))) for entry in _parse_jsonl(data))
     if not name.endswith(".json"):
         return scrub.text(data.decode("utf-8", "replace")).encode("utf-8", "backslashreplace")
     try:
         # Snapshots are large and read only by programs: no indentation.
         return encode_json(
-            scrub.value(_redact_value(json.loads(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
+            scrub.value(redact_plan_value(json.loads(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
         )
     except ValueError:
         return None
@@ -115,10 +115,10 @@ def _scrub_logs(entries: list[dict[str, Any]], scrub: SecretScrubber) -> list[di
     return [{**entry, "node": scrub.text(entry["node"])} for entry in entries]
 
 
-def _redact_value(value: Any) -> Any:
+def redact_plan_value(value: Any) -> Any:
     """Keeps the names of environment variables, but only the values of public ones."""
     if isinstance(value, list):
-        return [_redact_value(each) for each in value]
+        return [redact_plan_value(each) for each in value]
     if not isinstance(value, dict):
         return value
     return {key: _redact_field(key, each) for key, each in value.items()}
@@ -130,7 +130,7 @@ def _redact_field(key: str, value: Any) -> Any:
     if key == "command" and isinstance(value, str) and "--env" in value:
         # The typed command contains the values of variables.
         return REDACTED
-    return _redact_value(value)
+    return redact_plan_value(value)
 
 
 def _redact_variable(name: str, value: Any) -> Any:

@@ -1,6 +1,5 @@
 """`aboard bundle`."""
 
-import getpass
 import os
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import click
 
 from aboard.commands.launch.slurm.slurm_forwarding import read_from_batch_host
 from aboard.commands.runs.bundle import pack_run, write_bundle
+from aboard.commands.shared.page.write_page import list_users
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
@@ -38,7 +38,7 @@ def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool)
     `aboard why --bundle FILE` diagnoses the run on any machine, with the rules of the Aboard version there.
     """
     run_directory = Runs.of(os.environ).find(run)
-    scrubber = SecretScrubber(users=_list_users(), hide_addresses=hide_addresses)
+    scrubber = SecretScrubber(users=list_users(), hide_addresses=hide_addresses)
     if output == STDOUT:
         sys.stdout.buffer.write(_pack_run(run_directory, scrubber, err=True))
         return
@@ -65,10 +65,3 @@ def _pack_run(run: RunDirectory, scrubber: SecretScrubber, *, err: bool = False)
     for kind, count in archive.removed.items():
         click.echo(f"  removed: {count:,} × {kind}", err=err)
     return archive.data()
-
-
-def _list_users() -> tuple[str, ...]:
-    try:
-        return (getpass.getuser(),)
-    except (KeyError, OSError):  # a container whose user has no name
-        return ()

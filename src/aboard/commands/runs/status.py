@@ -74,9 +74,14 @@ def summarize_job_run(job_run: JobRun) -> RunSummary:
 
 
 def summarize_run(run: RunDirectory) -> RunSummary:
-    folded = Run.replay(run.id, read_events(run.events))
     plan = read_document(run.plan)
-    plan = plan if isinstance(plan, dict) else {}
+    return summarize_folded_run(
+        run, Run.replay(run.id, read_events(run.events)), plan if isinstance(plan, dict) else {}
+    )
+
+
+def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]) -> RunSummary:
+    """The same for a caller that has folded the events and read the plan."""
     world = plan.get("world")
     state, step = _describe_state(run, folded), _find_last_step(run, folded)
     lost = state == "lost"

@@ -124,3 +124,30 @@ BUNDLE_BROKEN = Diagnosis(
     explanation="The file is incomplete or is not a bundle. Compare its size with the original's.",
     fixes="aboard bundle RUN    # creates a bundle",
 )
+
+REPORT_RUNS = Diagnosis(
+    code="report-runs",
+    title="a report is about one run, or compares up to 8",
+    symptoms=("more than one run was given", "runs were given"),
+    explanation="`aboard report RUN` shows one run; `--compare` shows several runs on the same axes.",
+    fixes={
+        "compare": "aboard report --compare {runs:words}",
+        "fewer": "aboard report --compare RUN RUN    # at most 8",
+    },
+)
+
+REPORT_THERE = Diagnosis(
+    code="report-there",
+    title="a file with that name exists and is no report",
+    symptoms=("exists and was not written by `aboard report`",),
+    explanation="Aboard replaces an older report, and never another file.",
+    fixes="aboard report {run} -o {name}    # or any other name",
+)
+
+REPORT_WRITE = Diagnosis(
+    code="report-write",
+    title="the report can't be written",
+    symptoms=("can't be written: Permission denied",),
+    explanation="The directory may belong to another user, or its disk may be full.",
+    fixes="aboard report {run} -o /a/disk/with/room/{name}",
+)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from made_findings import made_finding
 from rich.console import Console, RenderableType
 
 from aboard.commands.check.node_table import CheckNodeTable
+from aboard.commands.check.report_page import render_check
 from aboard.commands.check.report_view import CheckReportView, format_check_json, format_check_lines
 from aboard.commands.shared.findings.merge_findings import merge_findings
 from aboard.commands.shared.findings.subject_results import summarize_subjects
@@ -23,10 +25,12 @@ from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import FileContents, Probe, ProbeFiles
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.host import subject as host
+from aboard.doctor.network.link_rates import RATES, LinkRate, LinkRates
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ui"
 SUBJECTS = tuple(
@@ -373,3 +377,19 @@ def test_the_interpreter_of_each_node_is_shown_with_the_reason(width: int) -> No
         console.print(CheckNodeTable(facts, {}, [], every_node=True))
     said = " ".join(capture.get().split())
     assert said.endswith("ranks use /home/me/venv/bin/python ($VIRTUAL_ENV) on n[1,3], python3 (login shell) on n2")
+
+
+def test_a_page_of_a_check_has_findings_nodes_and_links() -> None:
+    facts, by_subject = four()
+    rates = LinkRates(links={("n1", "n2"): LinkRate(mbit=800.0, segments=10, again=0, rtt=0.001)})
+    facts = replace(facts, outcomes={**facts.outcomes, RATES.name: rates})
+    found = [unheard("n4")]
+    outcomes = summarize_subjects(facts, SUBJECTS, by_subject)
+    page = render_check(facts, outcomes, found, 2.0, SecretScrubber())
+    data = re.search(r'id="data">(.*?)</script>', page)
+    assert data is not None
+    check = json.loads(data[1])["check"]
+    assert [(each["code"], each["nodes"]) for each in check["findings"]] == [(found[0].code, ["n4"])]
+    assert [row[0] for row in check["nodes"]] == ["n1", "n2", "n3", "n4"]
+    assert check["links"] == {"measured": True, "nodes": ["n1", "n2"], "matrix": [[None, 1e8], [None, None]]}
+    assert {each["name"] for each in check["subjects"]} == {subject.name for subject in SUBJECTS}

@@ -158,6 +158,7 @@ def _format_dropped(dropped: Mapping[str, int]) -> list[str]:
 def _format_next_steps(finished: FinishedRun) -> str:
     """The next commands: export, the log of the rank that the verdict names, the diagnosis, the same run again."""
     run, status = finished.progress.run, finished.progress.way
+    page = f"aboard report {run}    # one page with charts"
     if finished.exit_code == 0:
         what = (
             "the LoRA adapter for PEFT; --merge writes a whole model"
@@ -165,16 +166,16 @@ def _format_next_steps(finished: FinishedRun) -> str:
             else "the model for transformers"
         )
         export_line = f"aboard export {run} --to trained    # exports {what}\n" if status else ""
-        return f"{export_line}aboard logs {run}    # output of the ranks"
+        return f"{export_line}{page}\naboard logs {run}    # output of the ranks"
     again = f"{finished.command}    # {_describe_retry(status)}"
     if not _has_failed(finished):
         explain = f"aboard why {run}    # what held it up\n" if finished.findings else ""
-        return f"{explain}{again}\naboard logs {run}    # output of the ranks"
+        return f"{explain}{again}\n{page}\naboard logs {run}    # output of the ranks"
     named = finished.findings[0].ranks[:1]
     rank = f" --rank {named[0]}" if named else ""
     who = f"rank {named[0]}" if named else "the ranks"
     inspect = f"aboard logs {run}{rank}    # output of {who}\naboard why {run}    # the full diagnosis"
-    return f"{inspect}\n{again}" if status else inspect
+    return f"{inspect}\n{again}\n{page}" if status else f"{inspect}\n{page}"
 
 
 def _has_failed(finished: FinishedRun) -> bool:

@@ -107,7 +107,7 @@ def test_a_training_that_ended_early_says_what_to_type(metrics: dict[str, float]
 def test_a_stuck_run_that_the_user_stopped_has_not_failed() -> None:
     """Who stopped it is told, what it was stuck in, and where that is explained."""
     stuck = replace(VERDICT, diagnosis=hang.LOCK, consequences=())
-    *_, why, again, _logs, _record, done = format_summary_lines(replace(ENDS["stopped"], findings=(stuck,)))
+    *_, why, again, _page, _logs, _record, done = format_summary_lines(replace(ENDS["stopped"], findings=(stuck,)))
     assert done.startswith("done: stopped after ")
     assert "you pressed Ctrl-C; until then it was stuck (hang-lock); exit code 130" in done
     assert why == f"next aboard why {RUN}    # what held it up"

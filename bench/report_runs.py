@@ -1,0 +1,86 @@
+"""Real runs for the report bench, each made once on sandbox hosts: what a page must show of them is known."""
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from recovery_stage import PATIENCE, Running, Stage, kill
+
+TORCHRUN = Path(__file__).parents[1] / "examples" / "torchrun"
+# A node that is slow for a while: its rank is stopped for most of the time.
+_SLOW_SECONDS, _STOPPED, _RESUMED = 45.0, 0.15, 0.05
+
+
+def make_runs(folder: Path, names: tuple[str, ...]) -> None:
+    """Makes the named runs and copies their records, each to the directory of its name."""
+    with Stage("report", 4) as stage:
+        stage.put_training()
+        for name in ("train.py", "letters.py"):
+            stage.put(name, (TORCHRUN / name).read_text("utf-8"))
+        for name in names:
+            RUNS[name](stage)
+            target = folder / name
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(stage.find_run(), target, ignore=shutil.ignore_patterns("conductor.sock"))
+
+
+def _train_healthy(stage: Stage) -> None:
+    with stage.run(*stage.train("n[1-4]", "healthy", eval_steps=50, save_steps=60, num_train_epochs=30)) as run:
+        assert run.wait_end(PATIENCE * 2) == 0, run.said
+
+
+def _train_with_straggler(stage: Stage) -> None:
+    """The rank on n3 is throttled in the middle of the run."""
+    with stage.run(*stage.train("n[1-4]", "straggler", save_steps=200, num_train_epochs=40)) as run:
+        _wait_for_step(stage, run, "straggler", 200)
+        rank = stage.find_rank(stage.box.host("n3"))
+        until = time.monotonic() + _SLOW_SECONDS
+        while time.monotonic() < until:
+            kill(rank, signal.SIGSTOP)
+            time.sleep(_STOPPED)
+            kill(rank, signal.SIGCONT)
+            time.sleep(_RESUMED)
+        assert run.wait_end(PATIENCE * 2) == 0, run.said
+
+
+def _train_through_node_loss(stage: Stage) -> None:
+    """n2 loses power between two checkpoints; the spare n4 takes over, and steps are repeated."""
+    words = ("--spares", "1")
+    with stage.run(*stage.train("n[1-4]", "lost", *words, save_steps=50, num_train_epochs=40)) as run:
+        _wait_for_step(stage, run, "lost", 230)
+        stage.box.host("n2").kill_power()
+        assert run.wait_end(PATIENCE * 2) == 0, run.said
+    stage.box.host("n2").power_on()
+
+
+def _train_until_not_finite(stage: Stage) -> None:
+    settings = {"learning_rate": 3e11, "warmup_ratio": 0.25, "max_grad_norm": 1e30, "num_train_epochs": 10}
+    with stage.run(*stage.train("n[1-2]", "nonfinite", **settings)) as run:
+        assert run.wait_end(PATIENCE) != 0, run.said
+
+
+def _launch_script(stage: Stage) -> None:
+    with stage.run("aboard", "launch", "n[1-4]", "--", "train.py", "--steps", "4000") as run:
+        assert run.wait_end(PATIENCE) == 0, run.said
+
+
+def _wait_for_step(stage: Stage, run: Running, out: str, step: int) -> None:
+    def reached() -> bool:
+        return any(line["step"] >= step for line in stage.read_lines(f"{out}/metrics.jsonl")[-5:])
+
+    run.wait(f"step {step}", reached, PATIENCE)
+
+
+RUNS: dict[str, Callable[[Stage], None]] = {
+    "healthy": _train_healthy,
+    "straggler": _train_with_straggler,
+    "lost-node": _train_through_node_loss,
+    "non-finite": _train_until_not_finite,
+    "script": _launch_script,
+}
+
+if __name__ == "__main__":
+    make_runs(Path(sys.argv[1]), tuple(sys.argv[2:]) or tuple(RUNS))

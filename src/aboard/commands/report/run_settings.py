@@ -1,0 +1,56 @@
+"""How a run was started: its command, its training settings and its public variables; and what differs between runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aboard.commands.runs.bundle import REDACTED, redact_plan_value
+from aboard.core.secrets.secret_names import HIDDEN
+from aboard.record.json_documents import read_training
+
+_LONGEST_VALUE = 500
+_MOST_SETTINGS = 400
+# Chosen for each run anew, so that they say nothing about it.
+_OWN = (
+    "output_dir",
+    "$ABOARD_",
+    "$CROSS_",
+    "$GROUP_",
+    "$LOCAL_",
+    "$MASTER_",
+    "$RANK",
+    "$ROLE_",
+    "$TORCHELASTIC_",
+    "$WORLD",
+)
+
+
+def read_settings(plan: Mapping[str, Any]) -> dict[str, str]:
+    """By name, in the order of a page: program, training settings, variables with public values."""
+    program = plan.get("program")
+    program = program if isinstance(program, dict) else {}
+    training = read_training(plan) or {}
+    redacted = redact_plan_value({"env": plan.get("env"), "command": plan.get("command")})
+    variables = redacted["env"] if isinstance(redacted["env"], dict) else {}
+    found: dict[str, Any] = {
+        "program": program.get("target"),
+        "arguments": " ".join(map(str, program.get("args") or ())) or None,
+        "directory": plan.get("cwd"),
+        "ranks": plan.get("world"),
+        **training,
+        **{f"${name}": value for name, value in variables.items() if value not in (REDACTED, HIDDEN)},
+    }
+    shown = {name: _format(value) for name, value in found.items() if value is not None and not name.startswith(_OWN)}
+    return dict(list(shown.items())[:_MOST_SETTINGS])
+
+
+def compare_settings(settings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """One row for each setting that is not the same in all runs; null where a run doesn't have it."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    rows = ((name, [each.get(name) for each in settings]) for name in names)
+    return [{"name": name, "values": values} for name, values in rows if len(set(values)) > 1]
+
+
+def _format(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

@@ -1,0 +1,1 @@
+"""The HTML page of reports: its sources, rendered with data into one file."""

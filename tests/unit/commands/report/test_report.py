@@ -1,0 +1,257 @@
+"""`aboard report`: what a page shows of a record, and that nothing in a record can become a part of the page itself."""
+
+import json
+import re
+from base64 import b64decode
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_findings import made_finding
+from typed_commands import aboard
+
+from aboard.commands.report.build_report import ReportOptions, build_report
+from aboard.commands.report.thin_series import choose_rows
+from aboard.commands.shared.page.render_page import encode_data, render_page
+from aboard.commands.shared.page.write_page import write_page
+from aboard.core.run.events import Event
+from aboard.core.run.lateness import LatenessWindow, RankLateness
+from aboard.core.secrets.secret_scrubber import SecretScrubber
+from aboard.diagnoses import AboardError, Severity
+from aboard.record.lateness_log import LatenessLog
+from aboard.record.metrics_log import MetricsLine, MetricsLog
+from aboard.record.run_directory import RunDirectory
+from aboard.record.run_record import Record
+
+PAGE = Path(__file__).parents[4] / "src/aboard/commands/shared/page/sources"
+HOSTILE = "</script><script>alert(1)</script><!-- \u2028 --> \x1b]0;x\x07 \u202e"
+TRAINING = {"model": "/shared/model", "output_dir": "/shared/out", "learning_rate": 0.1}
+
+
+def make_run(folder: Path, *, node: str = "n2", said: str = "hello", rate: float = 0.1) -> RunDirectory:
+    """Two ranks; the second attempt repeats steps 3 and 4 of the first, in which rank 1 was late."""
+    run = RunDirectory(folder)
+    run.make()
+    record = Record.open(run, ranks=2)
+    starts = [{"child": str(rank), "rank": rank} for rank in (0, 1)]
+    env = {
+        "ABOARD_TRAINING": json.dumps({**TRAINING, "learning_rate": rate}),
+        "HF_TOKEN": "hf_secret",
+        "NCCL_DEBUG": "INFO",
+    }
+    nodes = [{"name": name, "starts": starts[rank : rank + 1]} for rank, name in enumerate(("n1", node))]
+    record.write_plan({"world": 2, "command": "aboard train", "cwd": "/work", "env": env, "nodes": nodes})
+    failed = {
+        "code": "died-killed",
+        "seen": "it was killed",
+        "nodes": [node],
+        "action": "restart",
+        "why": "it may pass",
+    }
+    for event in (
+        Event(node="", at=100.0, kind="generation", data={"number": 1}),
+        Event(node="n1", at=105.0, kind="phase", child="0", rank=0, data={"phase": "group"}),
+        Event(node="", at=110.0, kind="stepping", data={"start": 0}),
+        Event(
+            node="n1", at=125.0, kind="saved", child="0", data={"checkpoint": "step-000002", "serial": 1, "files": []}
+        ),
+        Event(node="", at=150.0, kind="deciding", data={"why": "it died", "sign": 148.0}),
+        Event(node="", at=152.0, kind="recovering", data={**failed, "step": 4, "saved": 2}),
+        Event(node="", at=155.0, kind="generation", data={"number": 2}),
+        Event(node="", at=160.0, kind="stepping", data={"start": 2}),
+        Event(node="", at=180.0, kind="caught_up"),
+        Event(node="", at=200.0, kind="deciding", data={"why": "all ranks finished"}),
+        Event(node="", at=200.0, kind="finished", data={"why": "all ranks finished", "code": 0, "step": 6}),
+    ):
+        record.event(event)
+    for rank, name in enumerate(("n1", node)):
+        record.add_output(name, rank, "stdout", f"{said}\n".encode(), 120.0)
+        for at in range(100, 200, 10):
+            figures = {"node": {"load": 1.0 + 5 * rank, "memory": 0.5, "received": at * 1e6}}
+            record.samples(name, float(at), figures)
+    slow: dict[str, Any] = {"code": "slow-rank", "severity": Severity.WARN, "nodes": (node,), "ranks": (1,)}
+    record.write_findings([made_finding(fix="", seen="", why="", **slow)])
+    record.close()
+    _write_figures(run)
+    return run
+
+
+def _write_figures(run: RunDirectory) -> None:
+    metrics = MetricsLog(run.metrics)
+    for generation, steps, began in ((1, range(1, 5), 110.0), (2, range(3, 7), 160.0)):
+        for place, step in enumerate(steps):
+            loss = None if step == 6 else 1.0 / step + generation
+            metrics.take(
+                MetricsLine(
+                    at=began + 10 * (place + 1),
+                    generation=generation,
+                    step=step,
+                    figures={"loss": loss, "steps": 6.0, "tokens_per_second": 100.0},
+                    seconds={"forward_backward": 8.0, "data": 1.5, "other": 0.5},
+                )
+            )
+    metrics.close()
+    lateness = LatenessLog(run.lateness)
+    for at in range(120, 150, 10):
+        late = {1: RankLateness(mean=0.02, worst=0.1, group="0")}
+        lateness.take(LatenessWindow(at=float(at), count=100, interval=0.1, late=late, measured=((0, 1),)))
+    lateness.close()
+
+
+def build(*runs: RunDirectory, output: bool = True) -> dict[str, Any]:
+    return build_report(runs, ReportOptions(scrub=SecretScrubber(), output=output))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return make_run(tmp_path / "20261119-0800-brave-otter")
+
+
+def test_of_repeated_steps_the_last_attempt_is_the_curve_and_the_others_are_aside(run: RunDirectory) -> None:
+    metrics = build(run)["runs"][0]["metrics"]
+    assert metrics["step"] == (1, 2, 3, 4, 5, 6)
+    assert metrics["generation"] == (1, 1, 2, 2, 2, 2)
+    assert metrics["columns"]["loss"][2:] == (2.33333, 2.25, 2.2, None)
+    assert [(each["attempt"], each["step"]) for each in metrics["lost"]] == [(1, (3, 4))]
+
+
+def test_the_ledger_adds_up_to_the_wall_time_and_divides_steps(run: RunDirectory) -> None:
+    ledger = build(run)["runs"][0]["ledger"]
+    assert ledger["wall"] == 100.0
+    assert sum(ledger["total"].values()) == pytest.approx(100.0, abs=0.1)
+    assert ledger["total"]["repeated"] == pytest.approx(20.0, abs=0.1)
+    assert ledger["total"]["forward_backward"] == pytest.approx(0.8 * (38 + 20), abs=1.0)
+    for place in range(200):
+        assert sum(column[place] for column in ledger["over"].values()) == pytest.approx(0.5, abs=0.01)
+
+
+def test_each_verdict_has_its_moment(run: RunDirectory) -> None:
+    last, first = build(run)["runs"][0]["verdicts"]
+    assert (last["code"], last["nodes"], last["ranks"]) == ("slow-rank", ["n2"], [1])
+    assert (first["code"], first["at"], first["step"], first["attempt"]) == ("died-killed", 150.0, 4, 1)
+    assert first["action"] == "restart"
+
+
+def test_the_heat_map_has_the_late_rank_and_names_it(run: RunDirectory) -> None:
+    lateness = build(run)["runs"][0]["lateness"]
+    cells = memoryview(b64decode(lateness["cells"])).cast("H")
+    column = int(25.0 / lateness["width"])
+    assert cells[1000 + column] * lateness["unit"] == pytest.approx(0.02, rel=0.01)
+    assert (cells[column], cells[1000 + 5]) == (0, 0xFFFF)
+    assert [(each["rank"], each["node"], each["start"], each["stop"]) for each in lateness["slowest"]] == [
+        (1, "n2", 110.0, 140.0)
+    ]
+
+
+def test_nodes_that_differ_are_named(run: RunDirectory) -> None:
+    samples = build(run)["runs"][0]["samples"]
+    assert samples["differences"] == ["load: 1.0 on n1, 6.0 on n2"]
+    assert [each["node"] for each in samples["series"]] == ["n1", "n2"]
+    assert set(samples["series"][0]["figures"]["received"]["value"]) == {1e6}
+
+
+def test_settings_show_no_secret_and_runs_are_compared_by_what_differs(run: RunDirectory, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "20261119-0900-calm-heron", rate=0.2)
+    page = build(run, other)
+    assert page["differences"] == [{"name": "learning_rate", "values": ["0.1", "0.2"]}]
+    assert "hf_secret" not in json.dumps(page)
+    assert page["runs"][0]["settings"]["$NCCL_DEBUG"] == "INFO"
+
+
+def test_what_ranks_printed_is_scrubbed_and_can_be_left_out(tmp_path: Path) -> None:
+    token = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"  # noqa: S105 - made up
+    run = make_run(tmp_path / "r", said=f"login with {token}")
+    shown = build(run)
+    assert [(each["rank"], each["node"]) for each in shown["runs"][0]["output"]] == [(1, "n2"), (0, "n1")]
+    assert token not in json.dumps(shown)
+    assert shown["removed"]["secrets"]
+    assert build(run, output=False)["runs"][0]["output"] == []
+
+
+def test_no_text_of_a_record_can_end_the_data_or_begin_a_script(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", node=HOSTILE[:60], said=HOSTILE)
+    page = render_page(build(run), HOSTILE)
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert not set("<>&\u2028\u2029\x1b\u202e") & set(data[1])
+    assert json.loads(data[1])["runs"][0]["nodes"][1]["name"].startswith("</script>")
+    assert page.count("<script") == 2
+    assert "<title>&lt;/script&gt;" in page
+
+
+def test_the_policy_allows_this_script_and_this_style_alone() -> None:
+    page = render_page({"runs": []}, "x")
+    script, style = (
+        re.findall(r"<script>(.*?)</script>", page, re.DOTALL),
+        re.findall(r"<style>(.*?)</style>", page, re.DOTALL),
+    )
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    allowed = re.findall(r"sha256-([^&]*)&", policy[1])
+    assert [b64decode(each) for each in allowed] == [sha256(text.encode()).digest() for text in (*script, *style)]
+    assert policy[1].startswith("default-src &#x27;none&#x27;;")
+    assert "unsafe" not in policy[1]
+    assert "http" not in policy[1]
+    assert "eval(" not in script[0]
+
+
+def test_vendored_files_are_those_of_the_release() -> None:
+    for line in (PAGE / "vendor/SHA256SUMS").read_text().splitlines():
+        digest, name = line.split()
+        assert sha256((PAGE / "vendor" / name).read_bytes()).hexdigest() == digest
+
+
+BROKEN = {"empty": b"", "list": b"[]\n", "torn": b'{"kind": 3}\n\xff\xfe\n{"at":"x"', "deep": b"[" * 100_000}
+PARTS = ("plan.json", "events.jsonl", "samples.jsonl", "metrics.jsonl", "lateness.jsonl", "findings.json")
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_record_with_a_broken_part_gives_a_page(run: RunDirectory, name: str, content: bytes) -> None:
+    (run.path / name).write_bytes(content)
+    assert encode_data(build(run))
+
+
+def test_a_run_without_any_record_gives_a_page(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "r")
+    run.make()
+    described = build(run)["runs"][0]
+    assert described["lateness"] == {"measured": False, "why": "the record has no samples of collectives"}
+    assert described["metrics"]["step"] == ()
+
+
+def test_thinning_keeps_the_extremes_of_each_bucket() -> None:
+    column = [float(number % 7) for number in range(10_000)]
+    column[4321], column[8765] = 100.0, -100.0
+    rows = choose_rows([column], buckets=50)
+    assert len(rows) <= 200
+    assert {0, 4321, 8765, 9999} <= set(rows)
+
+
+def test_a_page_replaces_a_page_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_page(path, render_page({"runs": []}, "one").encode(), run="r")
+    write_page(path, render_page({"runs": []}, "two").encode(), run="r")
+    assert "<title>two</title>" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "notes.html").write_text("mine")
+    with pytest.raises(AboardError, match="was not written by"):
+        write_page(tmp_path / "notes.html", b"page", run="r")
+    with pytest.raises(AboardError, match="can't be written"):
+        write_page(tmp_path / "missing" / "page.html", b"page", run="r")
+
+
+def test_the_command_writes_a_page_and_says_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("20261119-0800-brave-otter", "20261119-0900-calm-heron"):
+        (tmp_path / "aboard/runs").mkdir(parents=True, exist_ok=True)
+        make_run(tmp_path / "aboard/runs" / name)
+    result = aboard("report", "brave")
+    assert result.code == 0, result.stderr
+    assert "host names" in result.stdout
+    assert (tmp_path / "20261119-0800-brave-otter.html").exists()
+    assert json.loads(aboard("report", "--data").stdout)["runs"][0]["id"] == "20261119-0900-calm-heron"
+    assert aboard("report", "--compare", "brave", "calm", "-o", "both.html").code == 0
+    assert aboard("report", "brave", "calm").code == 3
