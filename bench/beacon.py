@@ -5,6 +5,7 @@ import json
 import secrets
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -72,6 +73,23 @@ for _ in range(100):
     train()
 print(json.dumps([ours, bare, again, inside]))
 """
+# A rank whose flight recorder is full of new collectives at every sample, as with hundreds of them per second.
+COLLECTIVES = """
+import json, sys, time
+import torch
+import torch.distributed as dist
+beacon, flight = sys.modules["aboard_beacon"].armed, sys.modules["aboard_beacon_flight"]
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
+arrivals, batch, times = flight.Arrivals(beacon), torch.zeros(1), []
+for _ in range(int(sys.argv[1])):
+    for _ in range(2000):
+        dist.all_reduce(batch)
+    began = time.thread_time()
+    arrivals.sample()
+    times.append(time.thread_time() - began)
+assert len(json.loads(arrivals._describe())) == 1
+print(json.dumps([times, arrivals._every]))
+"""
 # The busiest reporter possible: a report whenever one is allowed, and a worker process.
 TALKER = """
 import gc, os, time
@@ -97,6 +115,10 @@ async def _measure_step(figures: Figures, rounds: int, steps: int) -> None:
     async with _LocalRun() as held:
         await held.start("rank0", RANK, str(rounds), str(steps))
         text = await held.output("rank0")
+    async with _LocalRun() as held:
+        with tempfile.TemporaryDirectory() as folder:
+            await held.start("rank0", COLLECTIVES, str(10 if rounds < 1000 else 50), f"{folder}/store")
+            samples, every = json.loads(await held.output("rank0"))
     ours, bare, again, inside = json.loads(text)
     # The difference of two identical measurements on this machine: a ratio closer to 1 than this is noise.
     control = abs(_compute_ratio(again, bare) - 1)
@@ -106,6 +128,11 @@ async def _measure_step(figures: Figures, rounds: int, steps: int) -> None:
     mean = statistics.fmean(inside)
     note = f"{mean * 1e6:.1f} µs including reports, median {statistics.median(inside) * 1e6:.1f} µs"
     figures.add("beacon hook, share of a step", 100 * mean / step, 0.5, unit="%", note=note)
+    sample = statistics.median(samples)
+    note = f"a sample of 2,000 collectives takes {sample * 1e3:.1f} ms, every {every:g} s, on all ranks at once"
+    share = sample / every
+    figures.add("sampling of collectives, share of the time", 100 * share, 0.4, unit="%", note=note)
+    figures.add("beacon in all, share of a step", 100 * (mean / step + share), 0.5, unit="%", note="hook and sampling")
 
 
 def _compute_ratio(ours: list[float], bare: list[float]) -> float:

@@ -356,6 +356,9 @@ _SNAPSHOT = {
 }
 
 
+_ARRIVALS = {"groups": [["0/a1/0", "default_pg", [3, 5], [1000, 2000], 5]]}
+
+
 def iterate_decoders() -> Iterator[tuple[str, Decoder]]:  # noqa: PLR0915 - a table
     """Each decoder with its name, which is the directory of its cases."""
     named = (AboardError, InputError)
@@ -364,6 +367,7 @@ def iterate_decoders() -> Iterator[tuple[str, Decoder]]:  # noqa: PLR0915 - a ta
         {"event": 3, "wall": 1.0, "kind": "exited", "child": "0", "code": 1, "why": "x"},
         {"out": "0", "stream": "stderr", "offset": 3, "data": "abc", "wall": 1.0, "end": True},
         {"samples": {"wall": 1.0, "node": {"load": 1.0}, "children": {"0": {"step": 3, "metrics": {"loss": 1.0}}}}},
+        {"samples": {"wall": 1.0, "gpus": [[97, 1.5, 2, None, 60]], "children": {"0": {"arrivals": _ARRIVALS}}}},
         {"stacks": {"0": 'File "x.py", line 3 in f'}, "children": {"0": {}}},
     )
     yield "supervisor-messages", Decoder(run=_parse_supervisor, seeds=supervisor, errors=(frames.FrameError,))

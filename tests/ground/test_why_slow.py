@@ -1,11 +1,12 @@
 """Runs that are slow, or that the kernel ends, on four real hosts: who keeps the others waiting, and what keeps it."""
 
+import json
 import time
 
 import pytest
 from deadlines import wait_until
 from launching import Launches
-from stalls import told, training
+from stalls import Training, told, training
 
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.control_groups import CpuQuota, MemoryLimit
@@ -23,6 +24,15 @@ def test_a_rank_that_falls_behind(four: Launches) -> None:
         told(f"slow-rank: {seconds:.1f} s")
         assert (found["code"], found["nodes"], found["ranks"]) == ("slow-rank", ["n3"], [2])
         assert "% of the time between two collectives" in found["seen"]
+        wait_until(lambda: is_late(going, rank=2), 60, lambda: four.read(going.run, "lateness.jsonl"))
+
+
+def is_late(going: Training, *, rank: int) -> bool:
+    """Whether the record has all four ranks, and only this one made the others wait in the last window."""
+    *_, last = [json.loads(line) for line in going.launches.read(going.run, "lateness.jsonl").splitlines()] or [{}]
+    late = dict(zip(last.get("ranks", ()), last.get("mean", ()), strict=True))
+    others = sum(mean for other, mean in late.items() if other != rank)
+    return bool(last.get("measured") == [[0, 3]] and late.get(rank, 0) > 10 * others)
 
 
 # Four ranks that compute: on two cores they starve every neighbour.

@@ -1,5 +1,6 @@
 """The lines of the trainer's metrics.jsonl on the head, of all generations of a run."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,6 +13,7 @@ from aboard.record.measurement_log import find_stage
 from aboard.record.record_lines import RecordLines, as_count, as_number, select_figures
 
 LIMIT = 64 * 2**20
+_LINE_BYTES = 64 * 1024
 # Ample for losses and times; half as long as all digits.
 _DIGITS = 7
 
@@ -44,12 +46,28 @@ class MetricsLog:
         self._thinned = 0
         # The time ledger of lines that were thinned out.
         self._seconds: Counter[str] = Counter()
+        self._partial = b""
+        self._generation = 0
         self.past_limit = 0
 
     @property
     def dropped(self) -> int:
         """Lines lost to a full disk."""
         return self._journal.dropped
+
+    def feed(self, data: bytes, at: float, generation: int, *, dropped: int = 0) -> None:
+        """Takes a part of the trainer's lines, which rank 0's node sent; before it, `dropped` bytes are missing."""
+        if dropped or generation != self._generation:
+            self._thinned += bool(dropped)
+            self._partial = b""
+        self._generation = generation
+        *lines, rest = (self._partial + data).split(b"\n")
+        self._partial = rest[-_LINE_BYTES:]
+        for raw in lines:
+            if (line := _parse_trainer_line(raw, at, generation)) is None:
+                self._thinned += 1
+            else:
+                self.take(line)
 
     def take(self, line: MetricsLine) -> None:
         stage = find_stage(self._journal.size / self._limit)
@@ -91,6 +109,20 @@ def _parse_line(entry: Mapping[str, Any]) -> MetricsLine:
         step=as_count(entry["step"]),
         figures=select_figures(entry["figures"]),
         seconds=select_figures(entry["seconds"]),
+    )
+
+
+def _parse_trainer_line(raw: bytes, at: float, generation: int) -> MetricsLine | None:
+    try:
+        entry = json.loads(raw)
+        figures = select_figures(entry)
+        step = as_count(entry["step"])
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return None
+    for name in ("step", "time", "generation"):
+        figures.pop(name, None)
+    return MetricsLine(
+        at=at, generation=generation, step=step, figures=figures, seconds=select_figures(entry.get("seconds"))
     )
 
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 _LINE_BYTES = 1 << 20
 # Exact in every program that reads JSON.
 _MOST = 2**53
-_NAME_CHARS = 64
+_NAME_CHARS, _MOST_FIGURES = 64, 64
 
 
 class RecordLines(Generic[T]):
@@ -76,6 +76,6 @@ def select_figures(raw: object) -> dict[str, float | None]:
         return {}
     return {
         escape_text(name, _NAME_CHARS): value
-        for name, value in raw.items()
+        for name, value in list(raw.items())[:_MOST_FIGURES]
         if len(name) <= _NAME_CHARS and (value is None or (type(value) in (int, float) and -_MOST < value < _MOST))
     }

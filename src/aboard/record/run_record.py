@@ -10,7 +10,9 @@ from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.event_log import EventLog
 from aboard.record.json_documents import DocumentWriter, build_findings_document
+from aboard.record.lateness_log import LatenessLog
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement
+from aboard.record.metrics_log import MetricsLog
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.recent_snapshots import RecentSnapshots
 from aboard.record.run_directory import PRIVATE, RunDirectory
@@ -25,6 +27,8 @@ class Record:
         self.run = run
         self._events = events
         self._samples = samples
+        self.metrics = MetricsLog(run.metrics)
+        self.lateness = LatenessLog(run.lateness)
         self._logs = logs
         self._script_logs: LogWriter | None = None
         self._documents = DocumentWriter()
@@ -111,7 +115,8 @@ class Record:
         """The counts of lost data by kind, without zeros."""
         counts = {
             "events": self._events.dropped,
-            "samples": self._samples.dropped,
+            "samples": self._samples.dropped + self.lateness.dropped,
+            "metrics": self.metrics.dropped,
             "documents": self._documents.waiting,
             "log bytes lost on nodes": sum(logs.lost_on_nodes for logs in self._all_logs),
             "log bytes without room on the head": sum(logs.lost_on_disk for logs in self._all_logs),
@@ -123,6 +128,7 @@ class Record:
         """Writes everything that is buffered; the caller releases the run's lock afterwards."""
         for logs in self._all_logs:
             logs.close()
-        self._samples.close()
+        for log in (self._samples, self.metrics, self.lateness):
+            log.close()
         self._events.close()
         self._documents.retry()

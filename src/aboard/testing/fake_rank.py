@@ -1,10 +1,11 @@
 """A fake rank: passes each phase on schedule, then trains and prints a line now and then."""
 
+import json
 from collections.abc import Callable
 from zlib import crc32
 
 from aboard.agent import frames
-from aboard.core.run.events import STREAMS
+from aboard.core.run.events import METRICS_STREAM, STREAMS
 from aboard.core.run.rank_phases import BEACON_PHASES
 
 # Seconds until it has started, until its first phase, and between phases.
@@ -37,7 +38,7 @@ class FakeRank:
         self.name = name
         self.state = "starting"
         self.code: int | None = None
-        self.outputs = {stream: FakeOutput(name, stream) for stream in STREAMS}
+        self.outputs = {stream: FakeOutput(name, stream) for stream in (*STREAMS, METRICS_STREAM)[: 2 + (name == "0")]}
         self._later = later
         self._emit = emit
         self._flush_output = flush_output
@@ -65,6 +66,17 @@ class FakeRank:
         if self._trains_since is not None:
             used |= {"step": int((now - self._trains_since) / STEP_SECONDS), "step_seconds": STEP_SECONDS}
         return used
+
+    def list_arrivals(self, since: float, now: float, late: float) -> frames.Message:
+        """When it issued its collectives, one per step: all ranks at the same moments, but `late` and some jitter."""
+        if self._trains_since is None:
+            return {"why": "idle"}
+        first = int((max(since, self._trains_since) - late) / STEP_SECONDS) + 1
+        seqs = range(first, int((now - late) / STEP_SECONDS) + 1)
+        times = [int((seq * STEP_SECONDS + late) * 1e6) + crc32(b"%d %f" % (seq, self._spread)) % 2000 for seq in seqs]
+        if not seqs:
+            return {"why": "idle"}
+        return {"groups": [["0/0/0", "default_pg", list(seqs), times, seqs[-1]]]}
 
     def die(self) -> None:
         """Exits with an uncaught exception."""
@@ -98,6 +110,9 @@ class FakeRank:
         if self.runs:
             self._lines += 1
             self.outputs["stdout"].add(f"rank {self.name}: line {self._lines}, loss {2 + self._spread:.4f}\n")
+            if METRICS_STREAM in self.outputs:
+                metrics = {"step": 30 * self._lines, "loss": 2 + 8 / self._lines, "grad_norm": 1.0, "memory": RSS}
+                self.outputs[METRICS_STREAM].add(json.dumps({**metrics, "seconds": {"data": 1.0, "other": 0.1}}) + "\n")
             self._flush_output()
             self._later(LINE_SECONDS, self._print_line)
 

@@ -18,7 +18,10 @@ SAMPLE_SECONDS = 1.0
 STACKS_SECONDS = 0.2
 LEAVE_SECONDS = 0.1
 USUAL_PORT = 29500
-NODE_MEMORY = 0.41
+NODE_MEMORY, NODE_MEMORY_TOTAL, NODE_RATE = 0.41, 2 << 40, 3 << 30
+# Utilization, memory used and total, power, temperature.
+GPU = [97.0, 70e9, 80e9, 610.0, 58.0]
+ARRIVAL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +29,13 @@ class FakeNodeFaults:
     """Faults of a fake node: seconds from start to death by child, and seconds until the node falls silent.
 
     A silent node sends nothing more, as after a power failure. `kills` are deaths by SIGKILL, by attempt and child: in
-    the second attempt, rank 5 is `2/5`.
+    the second attempt, rank 5 is `2/5`. `late` are the seconds by which a child comes late to each collective.
     """
 
     kills: Mapping[str, float] = field(default_factory=dict)
     dies: Mapping[str, float] = field(default_factory=dict)
     silent: float | None = None
+    late: Mapping[str, float] = field(default_factory=dict)
 
 
 class FrameSink(Protocol):
@@ -60,6 +64,7 @@ class FakeSupervisor:
         self._seq = 0
         self._credit = 0
         self._ending = self._ended = self._left = False
+        self._began = self._arrivals_sent = time.time()
         self._handlers: dict[str, Callable[[frames.Message], frames.Message | None]] = {
             "beat": lambda _message: {"wall": time.time()},
             "ack": lambda message: self._ack(int(message["seq"])),
@@ -182,7 +187,16 @@ class FakeSupervisor:
             children = {name: rank.figures(wall) for name, rank in self._ranks.items() if rank.runs}
             if children:
                 node = {"load": round(sum(used["cpu"] for used in children.values()), 2), "memory": NODE_MEMORY}
-                self._send(self._bridge, {"samples": {"wall": wall, "node": node, "children": children}})
+                sent = int((wall - self._began) * NODE_RATE)
+                node |= {"memory_total": NODE_MEMORY_TOTAL, "received": sent, "sent": sent}
+                if wall // ARRIVAL_SECONDS > self._arrivals_sent // ARRIVAL_SECONDS:
+                    for name, used in children.items():
+                        late = self._faults.late.get(name, 0.0)
+                        used["arrivals"] = self._ranks[name].list_arrivals(self._arrivals_sent, wall, late)
+                    self._arrivals_sent = wall
+                gpus = [GPU] * len(children)
+                samples = {"wall": wall, "node": node, "gpus": gpus, "children": children}
+                self._send(self._bridge, {"samples": samples})
 
     # -- the end -----------------------------------------------------------------------------------------
 

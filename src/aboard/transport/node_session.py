@@ -432,7 +432,8 @@ class NodeSession:
         elif "out" in message:
             self._take_output(acks, message)
         elif "samples" in message:
-            self._on_samples(self.node.name, parse_measurements(message, self._offset[1], self._children))
+            samples = parse_measurements(message, self._offset[1], self._children)
+            self._on_samples(self.node.name, {**samples, "clock_error": self._offset[0] / 2})
         elif "gone" in message and acks.link is self._link:
             # The bridge is alive and the supervisor is not: the session is over.
             self.lost_agents = parse_lost_agents(message)

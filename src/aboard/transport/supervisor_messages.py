@@ -5,10 +5,12 @@ from typing import Annotated, Any, TypeVar
 
 from aboard.agent import frames
 from aboard.core.decoding import DecodeError, Decoder, IpAddress, Matching, MaxLength, PortNumber, Signed, make_decoder
-from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, STREAMS, Event
+from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, METRICS_STREAM, STREAMS, Event
+from aboard.core.run.lateness import UNMEASURED
+from aboard.core.run.lateness_meter import GroupArrivals
 from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.core.run.training_metrics import METRICS
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -81,7 +83,23 @@ NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "kille
 # Without these the event is useless.
 REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command", "checkpoint", "obstacle", "number")
 MOST_SIGNAL = 64
-NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
+NODE_FIGURE_TYPES: Mapping[str, type[float]] = {
+    "load": float,
+    "memory": float,
+    "memory_total": int,
+    "throttled": float,
+    "received": int,
+    "sent": int,
+}
+MOST_GPUS = 64
+# Above what a beacon sends of one sample.
+MOST_GROUPS, MOST_ARRIVALS = 8, 2048
+_decode_gpus: Callable[[object], tuple[tuple[float | None, ...], ...]] = make_decoder(
+    Annotated[
+        tuple[tuple[float | None, float | None, float | None, float | None, float | None], ...], MaxLength(MOST_GPUS)
+    ],
+    strict=True,
+)
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
     "step": int,
     "step_seconds": float,
@@ -157,7 +175,7 @@ def parse_output(
 ) -> OutputChunk:
     """The new part of an output frame: after a disconnect the same bytes may arrive twice, by two bridges."""
     child, stream = _require_known_child(message.get("out"), children), message.get("stream")
-    if stream not in STREAMS:
+    if stream not in (*STREAMS, METRICS_STREAM):
         raise frames.FrameError("output of an unknown stream")
     offset = parse_count(message, "offset")
     data = message.get("data", "")
@@ -179,14 +197,15 @@ def parse_output(
 
 
 def parse_measurements(message: frames.Message, clock_offset: float, children: Container[str]) -> dict[str, Any]:
-    """The measurements of one second: `wall` in the head's time, `node` and `children`; an absent key is unknown."""
+    """The measurements of one second: `node`, `gpus` and `children` at the head's `wall` time; absent is unknown."""
     samples = _require_object(message.get("samples"))
     figures_by_child = _require_object(samples.get("children", {}))
     return {
         "wall": parse_clock(samples.get("wall")) - clock_offset,
         "node": _parse_figures(samples.get("node", {}), NODE_FIGURE_TYPES),
+        "gpus": _decode_field(_decode_gpus, samples, "gpus") if "gpus" in samples else (),
         "children": {
-            _require_known_child(name, children): _parse_child_figures(figures)
+            _require_known_child(name, children): _parse_child_figures(figures, clock_offset)
             for name, figures in figures_by_child.items()
         },
     }
@@ -286,9 +305,34 @@ def _parse_figures(raw: object, known: Mapping[str, type[float]]) -> dict[str, A
     return parsed
 
 
-def _parse_child_figures(value: object) -> dict[str, Any]:
+def _parse_child_figures(value: object, clock_offset: float) -> dict[str, Any]:
     figures = _parse_figures(value, CHILD_FIGURE_TYPES)
     if isinstance(value, dict) and "metrics" in value:
         metrics = _require_object(value["metrics"])
         figures["metrics"] = {name: _decode_field(_decode_clock, metrics, name) for name in METRICS if name in metrics}
+    if isinstance(value, dict) and "arrivals" in value:
+        figures["arrivals"] = _parse_arrivals(_require_object(value["arrivals"]), clock_offset)
     return figures
+
+
+def _parse_arrivals(raw: Mapping[str, Any], clock_offset: float) -> tuple[GroupArrivals, ...] | str:
+    """When a rank came to its last collectives, in the head's time, or why that is unknown."""
+    if "groups" not in raw:
+        return next((why for why in UNMEASURED if why == raw.get("why")), "old-torch")
+    try:
+        return tuple(_parse_group(row, clock_offset) for row in raw["groups"][:MOST_GROUPS])
+    except (TypeError, ValueError) as error:
+        raise frames.FrameError(f"invalid arrivals: {error}") from None
+
+
+def _parse_group(row: Any, clock_offset: float) -> GroupArrivals:
+    key, name, seqs, times, last = row
+    if not isinstance(key, str) or not isinstance(name, str):
+        raise frames.FrameError("arrivals of no group")
+    if len(seqs) != len(times) or len(seqs) > MOST_ARRIVALS:
+        raise frames.FrameError("arrivals without their times")
+    for value in (*seqs, *times, last):
+        if type(value) is not int or not 0 <= value < MOST:
+            raise frames.FrameError("arrivals that are no numbers")
+    at = {seq: time / 1e6 - clock_offset for seq, time in zip(seqs, times, strict=True)}
+    return GroupArrivals(key=key[:NAME_CHARS], name=escape_text(name[:NAME_CHARS], NAME_CHARS), times=at, last=last)

@@ -56,7 +56,7 @@ def test_the_bundle_brings_every_module_and_runs_alone() -> None:
         "aboard.agent.bundle_importer"
     }
     # Files of ranks and scripts, which act when they are imported.
-    of_others = (".sitecustomize", ".aboard_beacon", ".aboard_beacon_torch", ".aboard_capture")
+    of_others = (".sitecustomize", ".aboard_beacon", ".aboard_beacon_flight", ".aboard_beacon_torch", ".aboard_capture")
     names = sorted(name for name in shipped if not name.endswith(of_others))
     assert len(names) > 40
     line = f"import importlib; print(*[importlib.import_module(name).__name__ for name in {names!r}])"

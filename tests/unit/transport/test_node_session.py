@@ -13,6 +13,8 @@ from aboard.agent import frames
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import Event
+from aboard.core.run.lateness import UNMEASURED
+from aboard.core.run.lateness_meter import GroupArrivals
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import ProtocolError, Unreachable
 from aboard.transport import node_dialer
@@ -471,6 +473,30 @@ def test_any_samples_are_figures_or_a_frame_error(samples: dict[str, Any]) -> No
         return
     assert set(told["children"]) <= {"a"}
     assert parse_clock(told["wall"]) == told["wall"]
+
+
+ROW = st.tuples(ANYTHING | st.text(), ANYTHING | st.text(), ANYTHING | st.lists(st.integers()), ANYTHING, ANYTHING)
+
+
+@given(st.fixed_dictionaries({}, optional={"groups": ANYTHING | st.lists(ROW.map(list)), "why": ANYTHING}))
+def test_any_arrivals_are_those_of_groups_or_a_reason_or_a_frame_error(arrivals: dict[str, Any]) -> None:
+    """A rank sends them: what a meter gets has the types that it expects."""
+    try:
+        told = parse_measurements({"samples": {"wall": 1.0, "children": {"a": {"arrivals": arrivals}}}}, 0.0, {"a"})
+    except frames.FrameError:
+        return
+    found = told["children"]["a"]["arrivals"]
+    assert found in UNMEASURED or all(isinstance(group, GroupArrivals) for group in found)
+
+
+def test_arrivals_come_at_the_heads_time() -> None:
+    row = ["0/a1/0", "tp\x1b[1m", [3, 5], [5_000_000, 6_500_000], 7]
+    told = parse_measurements(
+        {"samples": {"wall": 9.0, "children": {"a": {"arrivals": {"groups": [row]}}}}}, 2.0, {"a"}
+    )
+    (group,) = told["children"]["a"]["arrivals"]
+    assert (group.times, group.last) == ({3: 3.0, 5: 4.5}, 7)
+    assert "\x1b" not in group.name
 
 
 def test_samples_and_output_come_at_the_heads_time() -> None:

@@ -16,12 +16,15 @@ from contextlib import suppress
 TYPE_CHECKING = False  # typing itself costs each rank 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, ModuleType
+    from types import ModuleType
     from typing import Any
 
     from aboard.agent.beacon.aboard_beacon import Beacon
 
 REPORT_SECONDS = 0.2
+
+# Imported by name from the same directory: on a node it is not part of a package.
+_flight = __import__("aboard_beacon_flight")
 
 
 def watch(beacon: Beacon, folder: str, request_path: str, awaited: str) -> None:
@@ -195,7 +198,7 @@ def _watch_process_group(beacon: Beacon, c10d: Any, request_path: str, hold: Cli
     def joining(_store: Any, host: Any = None, port: Any = None, world: Any = None, *rest: Any, **named: Any) -> None:
         """Reports the script's store before it waits for it; from here on the supervisor may send requests."""
         with suppress(Exception):
-            _start_listener(beacon, request_path)
+            _flight.start_listener(beacon, request_path)
         arguments = {"host_name": host, "port": port, "world_size": world, "is_master": rest[0] if rest else None}
         arguments.update(named)
         fields = {"host": '"%s"' % str(arguments["host_name"]).replace("\\", "").replace('"', "")[:200]}
@@ -322,102 +325,6 @@ class FirstCallHook:
             self._inner.leave()
         if done is not None:
             done()
-
-
-# -- the flight recorder ---------------------------------------------------------------------------------------------
-
-# Also in agent/inspect/rank_stacks.py.
-BEACON_THREAD = "aboard-ear"
-# For each group: how many of the last collectives to report, and how many of those with their sizes.
-LAST, WHOLE = 48, 4
-GROUPS = 16
-# Frames of a stack: as many as faulthandler writes.
-DEEPEST = 100
-ENTRY = ("collective_seq_id", "p2p_seq_id", "is_p2p", "profiling_name", "state", "retired", "time_created_ns")
-SIZES = ("input_sizes", "output_sizes", "input_dtypes")
-
-
-def _start_listener(beacon: Beacon, request_path: str) -> None:
-    """Starts a thread that waits for the supervisor's requests: the main thread cannot reply while in a collective."""
-    import _thread  # noqa: PLC0415 - only a rank with a group needs them, here and below
-    import socket  # noqa: PLC0415 - torch has it by now
-
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    listener.bind(request_path)
-    own = os.fstat(listener.fileno()).st_ino, os.getpid()
-
-    def answer() -> None:
-        with suppress(Exception):
-            # The supervisor sends its signals to the thread with this name: in any other they would interrupt a wait.
-            with open("/proc/thread-self/comm", "w") as name:
-                name.write(BEACON_THREAD)
-            # A script may close unknown descriptors and reuse our number.
-            while True:
-                request = listener.recv(64)
-                if not request or (os.fstat(listener.fileno()).st_ino, os.getpid()) != own:
-                    return
-                with suppress(Exception):
-                    if request == b"stacks":
-                        _write_stacks(request_path.rpartition(".")[0] + ".stacks")
-                    else:
-                        beacon.answer('"flight":%s' % _dump_flight_record())
-
-    _thread.start_new_thread(answer, ())
-
-
-def _write_stacks(path: str) -> None:
-    """Writes all threads' stacks in faulthandler's format, the main one last, from Python's own consistent objects."""
-    main = sys.modules["threading"].main_thread().ident
-    parts = []
-    for ident, top in sorted(sys._current_frames().items(), key=lambda pair: pair[0] == main):  # noqa: SLF001 - there is no other
-        lines = ["Thread 0x%016x (most recent call first):" % ident]
-        frame: FrameType | None = top
-        while frame is not None and len(lines) <= DEEPEST:
-            code = frame.f_code
-            lines.append('  File "%s", line %d in %s' % (code.co_filename, frame.f_lineno or 0, code.co_name))
-            frame = frame.f_back
-        parts.append("\n".join(lines))
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.write(file, ("\n\n".join(parts) + "\n").encode("utf-8", "replace"))
-    finally:
-        os.close(file)
-
-
-def _dump_flight_record() -> str:
-    """The last collectives of each group as JSON, from torch's recorder, whose name differs between versions."""
-    import json  # noqa: PLC0415 - the reason is above
-
-    c10d = sys.modules["torch._C._distributed_c10d"]
-    groups: dict[str, Any] = {}
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
-        dump = getattr(c10d, name, None)
-        trace = json.loads(dump()) if dump is not None else {}
-        status = trace.get("pg_status") or {}
-        by_group: dict[str, list[Any]] = {}
-        for entry in trace.get("entries") or ():
-            by_group.setdefault(str(entry["process_group"][0]), []).append(entry)
-        for group, entries in by_group.items():
-            last = [[entry.get(key) for key in ENTRY] for entry in entries[-LAST:]]
-            for short, entry in zip(last[-WHOLE:], entries[-WHOLE:]):
-                short.append([entry.get(key) for key in SIZES])
-            # The recorder drops the oldest first; a collective that is still open may be older than the last few.
-            still = [[entry.get(key) for key in ENTRY] for entry in entries[:-LAST] if not entry["retired"]]
-            progress = status.get(str(entries[-1]["pg_id"])) or {}
-            # One group may have two recorders, one for each of its backends.
-            groups[group + "+" * (group in groups)] = {
-                "what": str(entries[-1]["process_group"][1])[:100],
-                "enqueued": int(progress.get("last_enqueued_collective", -1)),
-                "completed": int(progress.get("last_completed_collective", -1)),
-                "entries": still[:LAST] + last,
-            }
-    newest = sorted(groups, key=lambda group: groups[group]["entries"][-1][6] or 0)[-GROUPS:]
-    # Groups that were created and never used: shows that a rank is a member, even if the others wait for it there.
-    group_names = sys.modules["torch.distributed.distributed_c10d"]._world.pg_names  # noqa: SLF001 - there is no other
-    for unused in [str(name) for name in list(group_names.values()) if str(name) not in groups][-GROUPS:]:
-        groups[unused] = {"what": "", "enqueued": -1, "completed": -1, "entries": []}
-        newest.append(unused)
-    return json.dumps({"groups": {group: groups[group] for group in newest}})
 
 
 # -- compilations ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -27,7 +28,7 @@ SOCKET = "beacon.sock"
 FOLDER = "beacon"
 # Contains rank 0's port once rank 0 listens on it.
 LISTENING = "listening"
-FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
+FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch", "aboard_beacon_flight")
 PHASES = ("started", "torch", "store", "group", "collective")
 GROUP = PHASES.index("group")
 # What a rank may report that it does instead of steps; sent as an index into this tuple.
@@ -54,6 +55,9 @@ MOST = 2**53
 # Limits on a trainer's metrics: more and longer names than any display shows.
 MOST_METRICS, METRIC_CHARS = 64, 64
 OLDEST_SECONDS = 3600.0
+# A pipe takes so much at once or not at all; a trainer's line has 1 kB.
+LINE_BYTES = 4096
+NO_LINES = -1
 JOIN_FIELDS = {"host": str, "port": int, "world": int, "rank": int, "master": bool}
 
 
@@ -71,6 +75,10 @@ class BeaconState:
         self.secrets = secrets
         # What it reports doing instead of steps, its arguments to the store, its flight record and when that arrived.
         self.doing = 0
+        # Where lines of its trainer's metrics go, once it has sent one.
+        self.lines = NO_LINES
+        # When it came to its last collectives, until that is sent to the head.
+        self.arrivals: dict[str, Any] = {}
         self.joining: dict[str, Any] = {}
         self.joined_at = 0.0
         self.flight: dict[str, Any] = {}
@@ -83,10 +91,19 @@ class BeaconState:
         """The socket on which the rank takes requests, once it has a process group."""
         return self.stacks.rpartition(".")[0] + REQUEST_SUFFIX
 
-    def take_step(self, message: frames.Message) -> None:
-        self.step = _parse_number(int(message["step"]))
-        if "seconds" in message:
-            self.step_seconds = _parse_number(float(message["seconds"]))
+    def take_figures(self, message: frames.Message) -> bool:
+        """Takes what the next report of its kind replaces; False for any other report."""
+        if "step" in message:
+            self.step = _parse_number(int(message["step"]))
+            if "seconds" in message:
+                self.step_seconds = _parse_number(float(message["seconds"]))
+        elif "metrics" in message:
+            self.metrics = _parse_metrics(message["metrics"])
+        elif "arrivals" in message:
+            self.arrivals = dict(message["arrivals"])
+        else:
+            return False
+        return True
 
     def figures(self) -> dict[str, Any]:
         """Its latest step and its trainer's metrics."""
@@ -118,6 +135,8 @@ class BeaconReceiver:
         self._emit = emit
         self._launchers = launchers
         self._talk: socket.socket | None = None
+        # Called for the first line of metrics that a child sends; returns the pipe for them.
+        self.open_lines: Callable[[str, BeaconState], int] = lambda _child, _beacon: -1
         # Called when a rank of this node is about to listen as the master of its store.
         self.on_master: Callable[[], None] = lambda: None
         # Called when a rank has saved its part of a checkpoint that is complete now.
@@ -164,16 +183,21 @@ class BeaconReceiver:
             if raised is not None:
                 self._raise(child, beacon, time.time(), raised)
         beacon.pid = 0
+        if beacon.lines != NO_LINES:
+            os.close(beacon.lines)
+            beacon.lines = NO_LINES
         stack = _read_fatal_stack(beacon.stacks) if code < 0 else ""
         return {"stack": mask_secrets(stack, beacon.secrets)} if stack else {}
 
     def steps(self) -> dict[str, dict[str, Any]]:
-        """The latest step of each child that reported one, and its trainer's metrics."""
+        """The latest step of each child that reported one, its trainer's metrics, and its new arrivals."""
         steps: dict[str, dict[str, Any]] = {}
         for name, beacon in self.states.items():
             figures = beacon.figures()
             if beacon.doing:
                 figures["doing"] = beacon.doing
+            if beacon.arrivals:
+                figures["arrivals"], beacon.arrivals = beacon.arrivals, {}
             if figures:
                 steps[name] = figures
         return steps
@@ -248,10 +272,8 @@ class BeaconReceiver:
             self._take_phase(child, beacon, wall, PHASES.index(message["phase"]))
             if sender and message["phase"] == PHASES[0]:
                 self._launchers.look(child, sender)
-        elif "step" in message:
-            beacon.take_step(message)
-        elif "metrics" in message:
-            beacon.metrics = _parse_metrics(message["metrics"])
+        elif "logged" in message:
+            self._take_line(child, beacon, message["logged"])
         elif "saved" in message:
             self._report_saved(child, beacon, wall, message["saved"])
         elif "doing" in message:
@@ -262,7 +284,7 @@ class BeaconReceiver:
             self._take_store_request(beacon, message["joining"])
         elif "flight" in message:
             beacon.flight, beacon.flight_received_at = dict(message["flight"]), time.monotonic()
-        else:
+        elif not beacon.take_figures(message):
             raised = message["raised"]
             words = {key: str(raised[key]) for key in ("type", "message", "trace")}
             self._raise(child, beacon, wall, dict(words, error=str(raised.get("error", ""))))
@@ -278,6 +300,14 @@ class BeaconReceiver:
         beacon.joined_at = time.monotonic()
         if beacon.joining.get("master"):
             self.on_master()
+
+    def _take_line(self, child: str, beacon: BeaconState, line: Any) -> None:
+        data = json.dumps(dict(line)).encode("ascii") + b"\n"
+        if len(data) > LINE_BYTES:
+            raise ValueError("a line of %d bytes" % len(data))
+        if beacon.lines == NO_LINES:
+            beacon.lines = self.open_lines(child, beacon)
+        os.write(beacon.lines, data)
 
     def _report_saved(self, child: str, beacon: BeaconState, wall: float, saved: dict[str, Any]) -> None:
         """Which files of a checkpoint are on this node: the record has them even if the node is lost."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aboard.agent.beacon.report_receiver import BeaconState
     from aboard.agent.capture.launcher_captures import LauncherCaptures
     from aboard.agent.container.container_processes import ContainerProcesses
     from aboard.agent.supervisor.standby_processes import Standby
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     Emit = Callable[..., None]
 
 SPOOL_LIMIT = 64 * 1024 * 1024
+# Of a trainer's metrics, while the head can't be reached.
+METRICS_LIMIT = 8 * 1024 * 1024
 CODE = "code.zip"
 # Tells which standby becomes which rank.
 SLOT = "LOCAL_RANK"
@@ -94,6 +97,7 @@ class RankProcesses:
         self.outputs: list[RankOutput] = []
         self.launchers = NestedLaunchers(emit)
         self.beacons = BeaconReceiver(loop, directory, emit, self.launchers)
+        self.beacons.open_lines = self._open_lines
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def bring(self, code: bytes | memoryview) -> None:
@@ -240,8 +244,8 @@ class RankProcesses:
                 code, exited_at = returned, None
                 if self._containers is not None:
                     code, exited_at = self._containers.finish(name, returned)
-                self.states[name] = {"state": "exited", "code": code}
                 last_words = self.beacons.read_last_reports(name, code)
+                self.states[name] = {"state": "exited", "code": code}
                 self._emit("exited", exited_at, child=name, code=code, **last_words)
             elif name is None and self._drop_standby(pid):
                 continue
@@ -348,6 +352,18 @@ class RankProcesses:
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (self._count, stream))
         return RankOutput(self._loop, (name, stream), OutputSpool(path, SPOOL_LIMIT), secrets, self._on_output)
+
+    def _open_lines(self, name: str, beacon: BeaconState) -> int:
+        """Metrics go to the head as a third output does: each line once, also after a disconnect."""
+        if self.states.get(name, {}).get("state") != "running":
+            raise ValueError("metrics of a child that does not run")
+        spool = OutputSpool(beacon.stacks.rpartition(".")[0] + ".metrics", METRICS_LIMIT)
+        output = RankOutput(self._loop, (name, "metrics"), spool, (), self._on_output)
+        write_end = os.dup(output.write_end)
+        os.set_blocking(write_end, False)
+        output.follow()
+        self.outputs.append(output)
+        return write_end
 
     def _check_start(self, pid: int) -> None:
         error_fd = self._starting.get(pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from aboard.agent import procfs
@@ -18,6 +19,7 @@ SCAN_SHARE = 0.001
 # While ranks start, what they start is looked for more often.
 SOON_SECONDS = 0.9
 SOON_SHARE = 0.005
+RDMA = "/sys/class/infiniband"
 
 
 class ResourceSampler:
@@ -34,7 +36,7 @@ class ResourceSampler:
         self._throttles: tuple[int, int] | None = None
 
     def node(self) -> dict[str, float]:
-        """The load, the share of memory in use, and the share of time in which our cgroup was throttled.
+        """Load, memory, bytes on the network, and the share of time in which our cgroup was throttled.
 
         Values that can't be read are left out.
         """
@@ -55,7 +57,8 @@ class ResourceSampler:
         if b"MemAvailable" in sizes and b"MemTotal" in sizes:
             free, total = (int(sizes[name].split()[0]) for name in (b"MemAvailable", b"MemTotal"))
             if total:
-                figures["memory"] = round(1 - free / total, 4)
+                figures["memory"], figures["memory_total"] = round(1 - free / total, 4), total * 1024
+        figures.update(_count_network_bytes())
         return figures
 
     def children(self, roots: Mapping[str, int]) -> dict[str, dict[str, Any]]:
@@ -108,3 +111,21 @@ class ResourceSampler:
         took = time.process_time() - began
         self._scan_at = now + max(SCAN_SECONDS, took / SCAN_SHARE)
         self._soon_at = now + max(SOON_SECONDS, took / SOON_SHARE)
+
+
+def _count_network_bytes() -> dict[str, int]:
+    """All bytes since the node booted, without loopback; RDMA passes the kernel by and has counters of its own."""
+    counts: dict[str, tuple[int, int]] = {}
+    for line in procfs.read_kernel_file("/proc/net/dev").split(b"\n"):
+        name, colon, fields = line.decode("ascii", "replace").partition(":")
+        if colon and name.strip() != "lo":
+            counts[name.strip()] = int(fields.split()[0]), int(fields.split()[8])
+    # A bridge or bond counts again what its adapters carry; in a container there may be nothing else.
+    real = {name: pair for name, pair in counts.items() if os.path.exists("/sys/class/net/%s/device" % name)} or counts
+    for device in os.listdir(RDMA) if os.path.isdir(RDMA) else ():
+        for port in os.listdir("%s/%s/ports" % (RDMA, device)):
+            paths = ["%s/%s/ports/%s/counters/port_%s_data" % (RDMA, device, port, way) for way in ("rcv", "xmit")]
+            # In words of four bytes.
+            received, sent = (4 * int(procfs.read_kernel_file(path) or 0) for path in paths)
+            real["%s/%s" % (device, port)] = received, sent
+    return {"received": sum(pair[0] for pair in real.values()), "sent": sum(pair[1] for pair in real.values())}

@@ -16,6 +16,7 @@ from aboard.agent.channel import Channel, read_peer
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
 from aboard.agent.supervisor.copier import Copier
+from aboard.agent.supervisor.gpu_usage import GpuSampler
 from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, Guard, clear_remains, start_guarded
 from aboard.agent.supervisor.port_reservation import PortReservations, PortWatch
 from aboard.agent.supervisor.rank_group import kill_group
@@ -150,6 +151,7 @@ class Supervisor:
         self._copier = Copier(loop, self._emit)
         self._children.beacons.on_saved = self._copier.note_saved
         self._usage = ResourceSampler()
+        self._gpus = GpuSampler(loop)
         self._ports = PortReservations()
         self._watch()
         self._sample()
@@ -162,6 +164,7 @@ class Supervisor:
             output.close()
         self._children.close()
         self._copier.close()
+        self._gpus.close()
         self._ports.close()
 
     def watch_anchor(self, anchor: int) -> None:
@@ -472,7 +475,9 @@ class Supervisor:
             children = self._usage.children(roots)
             for name, steps in self._children.beacons.steps().items():
                 children.setdefault(name, {}).update(steps)
-            self._bridge.send({"samples": {"wall": time.time(), "node": self._usage.node(), "children": children}})
+            samples = {"wall": time.time(), "node": self._usage.node(), "children": children}
+            gpus = self._gpus.read()
+            self._bridge.send({"samples": dict(samples, gpus=gpus) if gpus else samples})
 
     def _find_launchers(self, roots: dict[str, int]) -> None:
         """Looks for launchers that ranks have started; often only until the ranks have their process group."""
@@ -504,6 +509,7 @@ class Supervisor:
         self._kill_at = last_call
         self._children.drop_waiting()
         self._copier.close()
+        self._gpus.close()
         self._emit("ending", why=why, cause=cause)
         self._children.terminate()
         self._terminate_step()

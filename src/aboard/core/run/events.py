@@ -9,6 +9,8 @@ from aboard.lazy_dataclass import dataclass
 
 # A rank's output streams. Log indexes number them in this order.
 STREAMS = ("stdout", "stderr")
+# The lines of a trainer's metrics, which come as another stream does.
+METRICS_STREAM = "metrics"
 # Aboard's own processes on a node.
 AGENT_PROCESSES = ("supervisor", "guard", "bridge")
 # Why a supervisor ends its ranks: the head requested it, the lease expired, its guard was killed, it received a signal,

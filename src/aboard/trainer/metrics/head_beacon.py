@@ -26,6 +26,13 @@ def send_metrics(metrics: Mapping[str, Any]) -> None:
             beacon.mention(f'"metrics":{json.dumps(_select_numbers(metrics))}')
 
 
+def send_line(line: Mapping[str, Any]) -> None:
+    """Sends a line of metrics.jsonl, which is repeated until the supervisor has it; never waits and never raises."""
+    if (beacon := _get_beacon()) is not None:
+        with suppress(Exception):
+            beacon.tell(f'"logged":{json.dumps(line)}')
+
+
 def send_saved(checkpoint: str, serial: int, files: Iterable[str]) -> None:
     """Reports which files of a checkpoint are on this node; callable from any thread, and never raises."""
     names = list(files)

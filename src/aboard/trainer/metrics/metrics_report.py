@@ -19,7 +19,7 @@ from aboard.diagnoses import AboardError
 from aboard.durable_files import HashedFile, open_without_link, sync_folder
 from aboard.trainer.diagnoses import checkpoint, training as diagnoses
 from aboard.trainer.distributed.rank_consensus import RankConsensus
-from aboard.trainer.metrics.head_beacon import send_metrics
+from aboard.trainer.metrics.head_beacon import send_line, send_metrics
 from aboard.trainer.trackers.send_metrics import list_undelivered
 from aboard.trainer.trackers.sender_process import TrackerSenders
 from aboard.trainer.trackers.tracked_run import FOLDER, METRICS, Cursor, choose_run_id, count_lines, describe_run
@@ -102,6 +102,7 @@ class MetricsReporter:
         values |= {"time": round(time(), 3), "generation": self._generation}
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
+        send_line(values)
         # The head sees only the newest: evaluation and end must not replace the loss of this step, and the next step,
         # which may follow before the head has looked, must not replace an evaluation.
         names = ("eval_loss", "best_eval_loss", "start")

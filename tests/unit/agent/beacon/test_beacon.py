@@ -36,7 +36,12 @@ found["hook"] = sys.excepthook.__module__ == "aboard_beacon"
 found["modules"] = sorted(name for name in sys.modules if name.startswith("aboard"))
 print(json.dumps(found), flush=True)
 """.replace("BIT", str(STACKS_SIGNAL - 1))
-ARMED = {"caught": 1, "path": [], "hook": True, "modules": ["aboard_beacon", "aboard_beacon_torch"]}
+ARMED = {
+    "caught": 1,
+    "path": [],
+    "hook": True,
+    "modules": ["aboard_beacon", "aboard_beacon_flight", "aboard_beacon_torch"],
+}
 CLEAN: dict[str, Any] = {"caught": 0, "path": [], "hook": False, "modules": []}
 
 

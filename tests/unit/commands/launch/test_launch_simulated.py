@@ -23,6 +23,9 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery_policy import RecoverySettings
 from aboard.record.event_log import read_events
+from aboard.record.lateness_log import read_lateness
+from aboard.record.metrics_log import read_metrics
+from aboard.record.node_samples import read_node_samples
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -244,3 +247,33 @@ def test_a_stop_between_two_attempts_is_not_lost(tmp_path: Path) -> None:
     assert (launched.outcome.why, launched.outcome.code) == ("that is all", EXIT_INTERRUPTED)
     assert launched.progress is not None
     assert (launched.progress.generation, launched.progress.stopping) == (2, "that is all")
+
+
+class FigureReader(Onlooker):
+    """Stops the run once its record has a window in which ranks were compared."""
+
+    def __init__(self, run_folder: Path) -> None:
+        super().__init__()
+        self._folder = run_folder
+
+    def tick(self, now: float) -> None:
+        (run,) = Runs(self._folder).all()
+        if self._conductor is not None and any(window.measured for window in read_lateness(run.lateness)):
+            self._conductor.stop("that is all")
+
+
+@pytest.mark.ci
+def test_the_record_has_who_was_late_what_the_trainer_logged_and_what_nodes_used(tmp_path: Path) -> None:
+    """One rank of 96 comes 50 ms late to every collective; all of this is of real frames through the real conductor."""
+    _launch(tmp_path, FigureReader(tmp_path), {"s5": FakeNodeFaults(late={"43": 0.05})})
+    (run,) = Runs(tmp_path).all()
+    (window, *_) = (window for window in read_lateness(run.lateness) if window.measured)
+    assert window.measured == ((0, NODES * RANKS - 1),)
+    assert max(window.late, key=lambda rank: window.late[rank].mean) == 43
+    assert window.late[43].mean == pytest.approx(0.05, abs=0.01)
+    samples = list(read_node_samples(run.samples))
+    assert {sample.node for sample in samples} == {f"s{number}" for number in range(NODES)}
+    assert all(len(sample.gpus) == RANKS and sample.sent is not None for sample in samples)
+    lines = list(read_metrics(run.metrics))
+    assert [line.generation for line in lines[:1]] == [1]
+    assert lines[0].figures["loss"] == 10.0

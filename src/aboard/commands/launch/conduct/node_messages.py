@@ -8,12 +8,17 @@ from typing import Any
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.plan.plan import Plan
 from aboard.core.run.end_decision import STOPPED_SECONDS
-from aboard.core.run.events import Event, Measurement
+from aboard.core.run.events import METRICS_STREAM, Event, Measurement
+from aboard.core.run.lateness import WINDOW_SECONDS
+from aboard.core.run.lateness_meter import LatenessMeter
 from aboard.core.run.run_state import Run
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.loss.nonfinite_loss import is_suspicious_output
 from aboard.record.run_record import Record
 from aboard.transport.supervisor_messages import OutputChunk
+
+# Ranks sample at the end of a window, and supervisors report once a second.
+REPORTS_SECONDS = 3.0
 
 TakeEvent = Callable[[Event], None]
 
@@ -35,6 +40,8 @@ class NodeMessages:
         self._on_event = on_event
         self._on_bad_loss = on_bad_loss
         self._stopped_since: dict[tuple[str, str], float] = {}
+        self._lateness = LatenessMeter()
+        self._window_ends = 0.0
 
     def expect(self, plan: Plan) -> None:
         """From here on, messages are about the ranks of this plan."""
@@ -45,6 +52,8 @@ class NodeMessages:
         self.tails.clear()
         self._record.clear_tails()
         self._stopped_since.clear()
+        self.close_lateness_window(time(), at_end=True)
+        self._lateness = LatenessMeter()
 
     def take(self, event: Event) -> None:
         event = replace(event, rank=self.ranks.get(event.child))
@@ -65,15 +74,22 @@ class NodeMessages:
         at = samples["wall"]
         for child, values in (("", samples["node"]), *samples["children"].items()):
             metrics = values.get("metrics", {})
+            if (arrivals := values.pop("arrivals", None)) is not None:
+                self._lateness.take(self.ranks[child], node, samples["clock_error"], arrivals)
             measurement = Measurement(node=node, at=at, child=child, values=values, metrics=metrics)
             self._run.take(measurement)
             if milestone := self._run.find_milestone(measurement):
                 self.note(milestone[0], **milestone[1])
             self._watch_stopped(node, child, values, at)
-        self._record.samples(node, at, {"node": samples["node"], "children": samples["children"]})
+        figures = {**samples["node"], "gpus": samples["gpus"]} if samples["gpus"] else samples["node"]
+        self._record.samples(node, at, {"node": figures, "children": samples["children"]})
 
     def take_piece(self, chunk: OutputChunk) -> None:
         rank = self.ranks[chunk.child]
+        if chunk.stream == METRICS_STREAM:
+            if rank == 0:
+                self._record.metrics.feed(chunk.data, chunk.at, self._run.generation.number, dropped=chunk.dropped)
+            return
         if is_suspicious_output(chunk.data):
             self._on_bad_loss()
         if chunk.data and chunk.stream == "stderr":
@@ -90,10 +106,21 @@ class NodeMessages:
 
     def note_dropped(self, *, at_end: bool = False) -> None:
         """Records what nodes sent beyond their space: at first, each time that it has doubled, and at the end."""
+        if at_end:
+            self.close_lateness_window(time(), at_end=True)
         for node, counts in self._record.past_limits.items():
             total, noted = sum(counts.values()), sum(self._run.dropped.get(node, {}).values())
             if total >= 2 * noted or (at_end and total > noted):
                 self.note("dropped", node=node, **counts)
+
+    def close_lateness_window(self, now: float, *, at_end: bool = False) -> None:
+        """Records how late ranks were, once all of them should have reported the window that ended last."""
+        end = now if at_end else (now - REPORTS_SECONDS) // WINDOW_SECONDS * WINDOW_SECONDS
+        if end > self._window_ends:
+            seconds = min(WINDOW_SECONDS, end - self._window_ends)
+            self._window_ends = end
+            if window := self._lateness.close_window(end, seconds, self._run.generation.number):
+                self._record.lateness.take(window)
 
     def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
         if not values.get("stopped"):

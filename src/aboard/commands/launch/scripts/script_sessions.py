@@ -16,7 +16,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.exit_codes import convert_wait_code
 from aboard.core.launchers.captured_launch import RUN_ITSELF, Capture, parse_capture
 from aboard.core.plan.plan import Start
-from aboard.core.run.events import Event
+from aboard.core.run.events import STREAMS, Event
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, TransportError
 from aboard.diagnoses.untrusted import escape_lines, escape_text
@@ -362,6 +362,8 @@ class _NodeScript:
         return not others and isinstance(last, ScriptEnd) and last.code == 0 and not self.called
 
     def take_output(self, chunk: OutputChunk) -> None:
+        if chunk.stream not in STREAMS:
+            return
         if self._record is not None:
             self._record.add_script_output(
                 chunk.node, self.index, chunk.stream, chunk.data, chunk.at, dropped=chunk.dropped, end=chunk.end

@@ -181,3 +181,36 @@ def test_torn_and_hostile_lines_are_counted_and_the_others_read(tmp_path: Path, 
     found = list(lines)
     assert wanted in found
     assert lines.dropped > 10
+
+
+def test_lines_of_the_trainer_are_taken_as_they_come(tmp_path: Path) -> None:
+    """In pieces that end anywhere, with the generation that the head knows, without what is no figure."""
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    first = {
+        "step": 10,
+        "loss": 2.5,
+        "mfu": None,
+        "odd": "x",
+        "on": True,
+        "time": 5,
+        "generation": 9,
+        "seconds": {"data": 1},
+    }
+    raw = json.dumps(first).encode() + b"\n" + b'{"step": 20, "loss": NaN}\n'
+    log.feed(raw[:30], 1.0, 2)
+    log.feed(raw[30:], 2.0, 2)
+    log.feed(b'{"step": 30, "lo', 3.0, 2)
+    # Of the next generation; and after lines that its node had no room for.
+    log.feed(b'{"step": 12}\n7\n[]\n{"step": -1}\n{}\n', 4.0, 3)
+    log.feed(b'{"step": 13}\n', 5.0, 3, dropped=100)
+    log.close()
+    lines = list(read := read_metrics(tmp_path / "metrics.jsonl"))
+    assert lines[0] == MetricsLine(
+        at=2.0, generation=2, step=10, figures={"loss": 2.5, "mfu": None}, seconds={"data": 1}
+    )
+    assert [(line.generation, line.step, dict(line.figures)) for line in lines[1:]] == [
+        (2, 20, {}),
+        (3, 12, {}),
+        (3, 13, {}),
+    ]
+    assert read.dropped == 5
