@@ -17,13 +17,14 @@ import sys
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
+from aboard.core.cluster.setup_commands import strip_setup
 from aboard.core.plan.rank_variables import list_torchrun_variables
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox import Sandbox
@@ -122,21 +123,28 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
 
 
 class ScriptCases:
-    """A folder that all hosts of a sandbox share, in which one case after the other runs."""
+    """A folder that all hosts of a sandbox share, in which one case after the other runs; `job` is for salloc."""
 
-    def __init__(self, box: Sandbox, folder: str = FOLDER) -> None:
+    def __init__(self, box: Sandbox, folder: str = FOLDER, job: Sequence[str] = ()) -> None:
         self._box = box
         self._folder = folder
+        self._before = ("salloc", "--quiet", "--no-kill", *job) if job else ()
+        self._options = ("--set", f"cluster.python={PYTHON}") if job else ()
         nodes = f"cluster:\n  python: {PYTHON}\n  nodes: ['n[1-2] slots={SLOTS}']\n"
         box.head.run(["mkdir", "-p", folder]).check_returncode()
-        self._put("aboard.yaml", nodes)
-        self._run_shell("aboard allow")
+        if not job:
+            self._put("aboard.yaml", nodes)
+            self._run_shell("aboard allow")
         typed = self._launch("--dry-run", "--json", "--", *shlex.split("torchrun --nproc_per_node 2 train.py"))
         plan = json.loads(typed.stdout)
         # What ranks get anyway.
         self._usual = {name: value for name, value in plan["env"].items() if name not in _RANK_VARIABLES}
 
     def run(self, case: Case) -> Outcome:
+        return self.judge(case, self.start(case))
+
+    def start(self, case: Case, *options: str) -> "subprocess.CompletedProcess[str] | None":
+        """Runs its command up to the plan; None if that takes too long."""
         self._run_shell("find . -mindepth 1 -maxdepth 1 ! -name aboard.yaml -exec rm -rf {} +")
         for name, text in case.files.items():
             self._put(name, text)
@@ -147,14 +155,13 @@ class ScriptCases:
         if case.prepare:
             self._run_shell(case.prepare)
         try:
-            done = self._launch("--dry-run", "--capture", "--json", "--", *case.command)
+            return self._launch("--dry-run", "--capture", "--json", *options, "--", *case.command)
         except subprocess.TimeoutExpired:
-            return Outcome(verdict=Verdict.UNEXPLAINED, seen=f"still running after {TIMEOUT:g} s")
+            return None
         finally:
             for name in case.programs:
                 for host in self._box.nodes:
                     host.run(["rm", "-f", f"{PROGRAMS}/{name}"], root=True).check_returncode()
-        return self._judge(case, done)
 
     def time_launches(self) -> tuple[float, str]:
         """Seconds from the command to the first rank's first line: a script's launcher / the same typed command."""
@@ -174,7 +181,9 @@ class ScriptCases:
         note = ", ".join(f"{way} {seconds:.2f} s" for way, seconds in middle.items())
         return middle["captured"] / middle["typed"], f"{note}; medians of {ROUNDS}"
 
-    def _judge(self, case: Case, done: "subprocess.CompletedProcess[str]") -> Outcome:
+    def judge(self, case: Case, done: "subprocess.CompletedProcess[str] | None") -> Outcome:
+        if done is None:
+            return Outcome(verdict=Verdict.UNEXPLAINED, seen=f"still running after {TIMEOUT:g} s")
         if case.plan is None and self._run_shell("ls -A started 2>/dev/null || true"):
             return Outcome(verdict=Verdict.SILENT, seen="something was started outside of the run")
         codes = [first or second for first, second in _CODE.findall(done.stderr)]
@@ -197,6 +206,8 @@ class ScriptCases:
         pairs: list[tuple[str, Any, Any]] = [
             ("ranks", [len(node["starts"]) for node in nodes], expected.get("ranks", [SLOTS, SLOTS])),
             ("nodes", [node["name"] for node in nodes], expected.get("nodes", ["n1", "n2"])),
+            *([("the port", plan["master"]["port"], expected["port"])] if "port" in expected else ()),
+            ("setup lines", _list_setup(_get_argv(nodes[0], 0)), expected.get("setup", "")),
         ]
         wanted = {name: str(value) for name, value in expected.get("env", {}).items()}
         for node in nodes:
@@ -204,8 +215,8 @@ class ScriptCases:
             pairs.append((f"cwd on {name}", node["cwd"], cwd))
             for local, start in enumerate(node["starts"]):
                 # deepspeed tells each rank its number on its node.
-                right = [word.replace("LOCAL", str(local)) for word in argv]
-                seen = _fill(start.get("argv", node.get("argv")), self._folder)
+                right = [word.replace("=LOCAL", f"={local}") for word in argv]
+                seen = _fill(strip_setup(_get_argv(node, local)), self._folder)
                 pairs.append((f"argv of rank {start['rank']}", seen, right))
             env = {**plan["env"], **node["env"], **node["starts"][0]["env"]}
             own = {key: value for key, value in env.items() if key not in _RANK_VARIABLES}
@@ -220,11 +231,13 @@ class ScriptCases:
         return [
             (f"{name} on {node}", _fill([env.get(name) or ""], self._folder)[0], right.get(name, ""))
             for name in sorted(env.keys() | right.keys())
-            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in free)
+            # In a job, ranks have those of a task.
+            if not name.startswith("SLURM_") and not any(fnmatch.fnmatchcase(name, pattern) for pattern in free)
         ]
 
     def _launch(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return self._box.head.run(["aboard", "launch", *words], cwd=self._folder, timeout=TIMEOUT)
+        command = [*self._before, "aboard", "launch", *self._options, *words]
+        return self._box.head.run(command, cwd=self._folder, timeout=TIMEOUT)
 
     def _put(self, name: str, text: str) -> None:
         script = f"mkdir -p {shlex.quote(str(PurePosixPath(name).parent))} && cat > {shlex.quote(name)}"
@@ -238,12 +251,22 @@ class ScriptCases:
         return str(done.stdout)
 
 
-def _fill(words: list[str], folder: str) -> list[str]:
+def _get_argv(node: Mapping[str, Any], local: int) -> tuple[str, ...]:
+    return tuple(node["starts"][local].get("argv", node.get("argv")))
+
+
+def _list_setup(argv: tuple[str, ...]) -> str:
+    """The lines that a rank's shell runs before the program."""
+    lines = argv[2] if strip_setup(argv) != argv else ""
+    return "; ".join(shlex.split(line)[0] for line in re.findall(r"^eval (.*) >&2 \|\|", lines, re.MULTILINE))
+
+
+def _fill(words: Sequence[str], folder: str) -> list[str]:
     """The words as a case has them, which doesn't know where its folder and the packages are."""
     site, programs = sysconfig.get_path("purelib"), Path(PYTHON).parent
     for place, name in ((folder, "FOLDER"), (site, "SITE"), (f"{programs}/python", "BIN/python")):
         words = [re.sub(r"^BIN/python[0-9.]+$", "BIN/python", word.replace(place, name)) for word in words]
-    return words
+    return list(words)
 
 
 def _load_case(path: Path) -> Case:

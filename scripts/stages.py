@@ -163,6 +163,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "slurm",
             "containers",
             "scripts",
+            "script_goldens",
             "soak",
             "recovery",
             "recovery_month",

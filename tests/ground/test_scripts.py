@@ -10,6 +10,7 @@ import pytest
 from deadlines import slowness, wait_until
 from launching import Launches, build_sandbox, count_ranks
 
+from script_goldens import compare, load_goldens
 from scripts import ScriptCases, Verdict, load_cases
 
 pytestmark = pytest.mark.ground
@@ -210,3 +211,14 @@ def test_commands_that_people_type(two: Launches) -> None:
     outcomes = {case.name: cases.run(case) for case in load_cases(quick=True) if not case.prepare}
     assert len(outcomes) == 5
     assert {name: outcome.seen for name, outcome in outcomes.items() if outcome.verdict is not Verdict.RIGHT} == {}
+
+
+def test_scripts_become_what_they_became_when_they_were_read(two: Launches) -> None:
+    """The plan of the reader that preceded capture, or another one for a reason; nightly, the bench replays all."""
+    cases = ScriptCases(two.box)
+    goldens = [golden for golden in load_goldens("ssh") if golden.now.name in {"script", "script in script"}]
+    compared = {golden.now.name: compare(cases, golden) for golden in goldens}
+    assert {name: comparison.name for name, (comparison, _why) in compared.items()} == {
+        "script": "BETTER",
+        "script in script": "SAME",
+    }, compared

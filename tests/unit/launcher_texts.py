@@ -30,9 +30,6 @@ class TextFiles:
     def settings(self, path: str) -> Mapping[str, object]:
         return parse_accelerate_config(self.read(path), file=path)
 
-    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
-        return parse_accelerate_config(text, file=path)
-
 
 def pasted(
     command: str,

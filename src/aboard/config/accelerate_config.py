@@ -40,15 +40,12 @@ class HeadFiles:
         fix = configuration.FILE.fix("accelerate", path=path)
         return parse_accelerate_config(read_text(self._find(path), fix=fix), file=path)
 
-    def parse_settings(self, text: str, path: str) -> "Mapping[str, object]":
-        return parse_accelerate_config(text, file=path)
-
     def _find(self, path: str) -> str:
         # A file that is found by its name (.deepspeed_env) is known by it.
         return str(Path(self._cwd) / _expand_home(path))
 
 
-def parse_accelerate_config(text: str, *, file: str) -> dict[str, Any]:
+def parse_accelerate_config(text: str, file: str) -> dict[str, Any]:
     """The file's values; all unknown keys and values of the wrong type are reported at once, with their lines.
 
     JSON works too, as it is YAML. A value that is a boolean in YAML 1.1 but text in 1.2 (`no`) stays text here, and

@@ -192,9 +192,6 @@ class CapturedFiles:
     def settings(self, path: str) -> Mapping[str, object]:
         return self.parse(self.read(path), path)
 
-    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
-        return self.parse(text, path)
-
     def _find(self, path: str) -> str | None:
         wanted = _locate(path, self.capture.cwd)
         found = (text for name, text in self.capture.files.items() if _locate(name, self.capture.cwd) == wanted)
@@ -204,14 +201,13 @@ class CapturedFiles:
 def read_captured_launch(
     capture: Capture,
     launch: tuple[str, ...],
-    parse: SettingsParser,
+    files: LauncherFiles,
     *,
-    files: LauncherFiles | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LauncherCommand:
     """Parses the captured words as if they had been pasted; `launch` are the words that the user typed before `--`.
 
-    In a Slurm job, `files` are the batch host's, and `environ` is all that the script has; an srun is read as well.
+    In a Slurm job, `environ` is all that the script has, and an srun is read as well.
     Ranks get the variables that the script set, and those of the launcher over them, as from the launcher itself.
     """
     if (starter := capture.argv[0]) in _STARTERS:
@@ -221,12 +217,12 @@ def read_captured_launch(
     devices = [f"{VISIBLE}={capture.env[VISIBLE]}"] if VISIBLE in capture.env else []
     command = parse_launcher_command(
         [*devices, *capture.argv],
-        files or CapturedFiles(capture=capture, parse=parse),
+        files,
         environ=capture.env if environ is None else environ,
         cwd=capture.cwd,
         launch=launch,
     )
-    known = _LAUNCHERS if files is None else _LAUNCHERS | {SRUN}
+    known = _LAUNCHERS if environ is None else _LAUNCHERS | {SRUN}
     if command is None or command.launcher not in known:
         seen = f"'{escape_text(' '.join(capture.argv[:3]))}' is not a launcher that Aboard reads"
         raise InputError.of(captured_scripts.UNUSABLE, capture.node, seen, "launcher")

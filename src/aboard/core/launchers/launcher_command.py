@@ -12,7 +12,7 @@ from aboard.lazy_dataclass import dataclass
 
 
 class LauncherFiles(Protocol):
-    """The head's files. `~` is the user's home; relative paths start in the directory of the command."""
+    """The files that a launcher would read. `~` is the home; relative paths start in the directory of the command."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -20,10 +20,6 @@ class LauncherFiles(Protocol):
 
     def settings(self, path: str) -> Mapping[str, object]:
         """An accelerate config file as a mapping with validated keys; the InputError names the line."""
-        ...
-
-    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
-        """The same for the text of a file."""
         ...
 
 

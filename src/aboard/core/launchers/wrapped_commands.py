@@ -120,12 +120,12 @@ def refuse_wrapped_command(
         raise build_starter_refusal(first, words[launcher_at:], seen, context.launch)
     if first in _SESSIONS and ("/" not in words[0] or words[0].startswith("/")):
         _refuse_session(words, set_before, context, launchers)
-    if front_end := find_front_end(words):
-        seen = f"{front_end} would start a launcher in every rank, and each would start a run of its own"
-        raise _build_refusal(front_end, seen, WRAPPED.fix("front-end", name=front_end))
+    # Only in a container: elsewhere, they run until they call a launcher.
+    front_end = find_front_end(words)
+    if front_end or (hidden := find_text_launcher(find_command_text(words) or "")):
+        seen = f"{first} would start {front_end or hidden} in every rank, and each would start a run of its own"
+        raise _build_refusal(first, seen, WRAPPED.fix("front-end", name=front_end or first))
     _refuse_other_launcher(words, set_before, context)
-    if (text := find_command_text(words)) is not None:
-        _refuse_shell_text(first, text, set_before, context.launch)
     inner = strip_wrapper(words)
     if inner and _starts_launcher(inner, context):
         seen = f"{first} would start {_describe(inner)} in every rank, and each would start a run of its own"
@@ -265,17 +265,6 @@ def find_text_launcher(text: str) -> str:
             return name
     found = _LAUNCH_MODULE.search(text)
     return "" if found is None else found[0].split()[1]
-
-
-def _refuse_shell_text(shell: str, text: str, before: Sequence[str], launch: Sequence[str]) -> None:
-    """Raises if the text of `bash -c TEXT` starts a launcher."""
-    if name := find_text_launcher(text):
-        seen = f"{shell} -c would start {name} in every rank, and each would start a run of its own"
-        inner = [] if _EXPANDED.search(text) else _split_text(text)
-        if not inner:
-            raise _build_refusal(shell, seen, WRAPPED.fix("text", name=name))
-        command = quote_command_line([*before, *inner])
-        raise _build_refusal(shell, seen, _fill_fix(launch, "wrapper", wrapper=f"{shell} -c", command=command))
 
 
 def strip_wrapper(words: Sequence[str]) -> Sequence[str]:

@@ -19,7 +19,7 @@ from aboard.core.launchers.capture_failures import (
     build_no_launcher_error,
     build_parallel_error,
 )
-from aboard.core.launchers.captured_launch import Capture, parse_capture, read_captured_launch
+from aboard.core.launchers.captured_launch import Capture, CapturedFiles, parse_capture, read_captured_launch
 from aboard.core.launchers.captured_nodes import apply_captures, compare_captures, find_spare_problem
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.diagnoses import InputError
@@ -34,12 +34,9 @@ def capture(command: str, node: str = "n1", **fields: Any) -> Capture:
     return parse_capture(document, node)
 
 
-def parse_settings(text: str, path: str) -> Mapping[str, object]:
-    return parse_accelerate_config(text, file=path)
-
-
 def read(command: str, **fields: Any) -> LauncherCommand:
-    return read_captured_launch(capture(command, **fields), LAUNCH, parse_settings)
+    called = capture(command, **fields)
+    return read_captured_launch(called, LAUNCH, CapturedFiles(capture=called, parse=parse_accelerate_config))
 
 
 @pytest.mark.parametrize(

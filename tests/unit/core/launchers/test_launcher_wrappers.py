@@ -46,9 +46,14 @@ from aboard.diagnoses import InputError
         ("exec torchrun x.py", "aboard launch -- torchrun x.py"),
         ("nohup python -u -X faulthandler -m torch.distributed.run x.py", "-- python -u -X faulthandler -m torch.dist"),
         ("nohup nice -n 5 torchrun x.py", "remove nice: aboard launch -- torchrun x.py"),
-        ("bash -c 'A=1 torchrun --nproc-per-node 2 x.py'", "remove 'bash -c': aboard launch -- A=1 torchrun --nproc"),
-        ("bash -c 'pip install x && torchrun x.py'", "paste only the torchrun command"),
-        ("sh -c '[ -d data ] && nohup torchrun x.py'", "paste only the torchrun command"),
+        (
+            "bash -c 'A=1 torchrun --nproc-per-node 2 x.py'",
+            "write the torchrun or accelerate launch command that bash starts",
+        ),
+        (
+            "sh -c '[ -d data ] && nohup torchrun x.py'",
+            "write the torchrun or accelerate launch command that sh starts",
+        ),
         (
             "axolotl train c.yml",
             "in Slurm jobs and containers, write the torchrun or accelerate launch command that axolotl starts",
@@ -122,7 +127,6 @@ _TYPED = ("aboard", "launch", "n1", "n[2-3]", "--set", "cluster.env.A=1", "--che
         ("ssh n1 torchrun x.py", "", "torchrun x.py"),
         ("mpirun -np 2 x.py", "", "x.py"),
         ("composer x.py", "", "torchrun --nproc-per-node gpu x.py"),
-        ("bash -c 'torchrun x.py'", "", "torchrun x.py"),
     ],
 )
 def test_the_command_to_type_keeps_the_nodes_and_options(command: str, option: str, rest: str) -> None:

@@ -25,7 +25,7 @@ from aboard.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from aboard.core.launchers.captured_launch import Capture
     from aboard.core.launchers.command_kind import CommandKind
-    from aboard.core.launchers.launcher_command import JobScript, LauncherCommand
+    from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherFiles
     from aboard.core.launchers.slurm.captured_steps import JobReader
 
 
@@ -96,12 +96,9 @@ class TypedCommand:
         """The command of a launcher that a script has called."""
         if self.job_reader is not None:
             return self.job_reader.read(capture)
-        from aboard.config.accelerate_config import parse_accelerate_config  # noqa: PLC0415 - for those who paste
         from aboard.core.launchers.captured_launch import read_captured_launch  # noqa: PLC0415 - for those who paste
 
-        return read_captured_launch(
-            capture, self.launch_words, lambda text, path: parse_accelerate_config(text, file=path)
-        )
+        return read_captured_launch(capture, self.launch_words, self._open_files(capture))
 
     @cached_property
     def script(self) -> "JobScript":
@@ -123,7 +120,7 @@ class TypedCommand:
         allocation = self.where.allocation
         if allocation is None:
             return None
-        from aboard.config.accelerate_config import HeadFiles, parse_accelerate_config  # noqa: PLC0415 - for those who paste
+        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - for those who paste
         from aboard.core.launchers.slurm.captured_steps import JobReader  # noqa: PLC0415 - for those who paste
 
         script, nodes = self.script, self.where.cluster().nodes
@@ -132,7 +129,6 @@ class TypedCommand:
             script=script,
             # The launcher itself would have read them there.
             files=lambda cwd: HeadFiles(allow_file=True, cwd=cwd),
-            parse_settings=lambda text, path: parse_accelerate_config(text, file=path),
             environ={**environ, **script.env},
             launch=self.launch_words,
             nodes=tuple(node.name for node in nodes),
@@ -144,13 +140,16 @@ class TypedCommand:
         self, command: "LauncherCommand", capture: "Capture"
     ) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
         """What that command runs, on which nodes, and notes."""
+        return self.apply(command, self._open_files(capture).read)
+
+    def _open_files(self, capture: "Capture") -> "LauncherFiles":
+        """What the launcher would have read: on this machine in a Slurm job, otherwise what came with its capture."""
         if self.job_reader is not None:
-            return self.apply(command, self.job_reader.files(capture.cwd).read)
+            return self.job_reader.files(capture.cwd)
         from aboard.config.accelerate_config import parse_accelerate_config  # noqa: PLC0415 - for those who paste
         from aboard.core.launchers.captured_launch import CapturedFiles  # noqa: PLC0415 - for those who paste
 
-        parse = lambda text, path: parse_accelerate_config(text, file=path)  # noqa: E731 - as short as it can be
-        return self.apply(command, CapturedFiles(capture=capture, parse=parse).read)
+        return CapturedFiles(capture=capture, parse=parse_accelerate_config)
 
     def find_job(self) -> SlurmSettings | None:
         """The job to submit: that of a pasted srun or sbatch, unless nodes are named, or that of cluster.slurm."""

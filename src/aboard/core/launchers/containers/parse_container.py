@@ -68,9 +68,6 @@ class _ContainerFiles:
     def settings(self, path: str) -> Mapping[str, object]:
         return self.files.settings(self._find_existing(path))
 
-    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
-        return self.files.parse_settings(text, path)
-
     def find(self, path: str) -> str:
         """The path outside, relative to the command's directory if that is how a script wrote the file."""
         outside = map_to_outside(self.container, path)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.launchers.captured_launch import Capture, SettingsParser, read_captured_launch
+from aboard.core.launchers.captured_launch import Capture, read_captured_launch
 from aboard.core.launchers.captured_nodes import compare_captures
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherFiles
@@ -33,7 +33,6 @@ class JobReader:
 
     script: JobScript
     files: Callable[[str], LauncherFiles]
-    parse_settings: SettingsParser
     environ: Mapping[str, str]
     launch: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -54,7 +53,7 @@ class JobReader:
     def read_task(self, capture: Capture) -> LauncherCommand:
         """The same for a launcher that a task of an srun has called."""
         files, environ = self.files(capture.cwd), self.list_variables(capture)
-        command = read_captured_launch(capture, self.launch, self.parse_settings, files=files, environ=environ)
+        command = read_captured_launch(capture, self.launch, files, environ=environ)
         return replace(command, python="") if self.has_own_python else command
 
     def runs_itself(self, capture: Capture) -> bool:

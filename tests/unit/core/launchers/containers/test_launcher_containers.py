@@ -151,7 +151,7 @@ def test_an_entry_point_is_the_first_word() -> None:
         ("docker run --gpus some img torchrun x.py", "not a list of GPU numbers"),
         ("apptainer exec a.sif docker run img torchrun x.py", "it starts docker inside"),
         ("apptainer exec a.sif srun torchrun x.py", "it starts srun inside"),
-        ("docker run img bash -c 'pip install x && torchrun x.py'", "bash -c would start torchrun"),
+        ("docker run img bash -c 'pip install x && torchrun x.py'", "bash would start torchrun"),
         ("docker run img mpirun torchrun x.py", "mpirun starts torchrun"),
         ("apptainer exec a.sif accelerate launch --config_file /etc/c.yaml x.py", "doesn't read files of the image"),
         ("docker run img accelerate launch --config_file /etc/c.yaml x.py", "doesn't read files of the image"),

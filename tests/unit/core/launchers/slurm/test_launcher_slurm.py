@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from launcher_texts import TextFiles, as_text, pasted
 
-from aboard.config.accelerate_config import parse_accelerate_config
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.launchers.captured_launch import Capture
 from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, JobScript
@@ -221,7 +220,6 @@ def read_job(nodes: int = 2, tasks: int = 2) -> JobReader:
         files=lambda cwd: TextFiles(
             {name + path.removeprefix(f"{cwd}/"): text for path, text in FILES.items() for name in ("", "./")}
         ),
-        parse_settings=lambda text, path: parse_accelerate_config(text, file=path),
         environ={**build_job(nodes), "SLURM_NTASKS": str(tasks)},
         launch=ABOARD_LAUNCH,
         nodes=tuple(f"n{number}" for number in range(1, nodes + 1)),
