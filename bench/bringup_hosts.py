@@ -75,7 +75,7 @@ def _bring_up(head: Host, name: str) -> dict[str, str]:
     _aboard(head, "sync", "--env")
     _aboard(head, "check")
     _aboard(head, "train", *TRAIN, "--set", f"train.output_dir={name}")
-    run = _aboard(head, "status").splitlines()[0].split()[0]
+    run = _aboard(head, "status").splitlines()[1].split()[0]
     _aboard(head, "export", run, "--to", f"trained-{name}")
     sums = _type(head, "sh", "-c", "sha256sum *", cwd=f"{PROJECT}/trained-{name}")
     return {line.split(maxsplit=1)[1]: line.split()[0] for line in sums.splitlines()}

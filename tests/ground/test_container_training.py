@@ -160,5 +160,5 @@ def list_owners(box: Sandbox, out: str) -> set[str]:
 
 def read_status(box: Sandbox) -> list[str]:
     """State, ranks and step of the newest run."""
-    columns = run(box, "aboard", "status").splitlines()[0].split("\t")
+    columns = run(box, "aboard", "status").splitlines()[1].split("\t")
     return [columns[1], *columns[3:5]]

@@ -54,7 +54,7 @@ def finetuned(four: Sandbox) -> str:
     """The run in which one process trained the first example."""
     _made(four, "finetune")
     _trained(four, "finetune", "alone", "--set", f"cluster.python={PYTHON}")
-    return _typed(four, "finetune", "aboard", "status").splitlines()[0].split("\t")[0]
+    return _typed(four, "finetune", "aboard", "status").splitlines()[1].split("\t")[0]
 
 
 @pytest.mark.parametrize(("name", "nodes"), CASES)

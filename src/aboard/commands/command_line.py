@@ -18,24 +18,31 @@ from aboard.diagnoses.untrusted import LONGEST_WORD, escape_text
 from aboard.diagnoses.usage import commands
 
 # In the order in which users need them, not alphabetical. A new command must replace one.
-COMMANDS = {
-    "init": "find the nodes, ask what they have, and write aboard.yaml",
-    "allow": "let an aboard.yaml that you cloned run the programs it names",
-    "trust": "set up ssh keys and pinned host keys, and undo it",
-    "sync": "copy code, data, models and the environment to every node",
-    "check": "check every node and the network between them, in seconds",
-    "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
-    "train": "train a model on all nodes, with a data check and a memory estimate",
-    "status": "list your runs and their progress",
-    "logs": "show all ranks' output, merged by time, with equal lines folded",
-    "stop": "stop a run and leave nothing behind",
-    "export": "export a checkpoint as safetensors for transformers",
-    "data": "inspect and check training data as the model will see it",
-    "why": "explain why a run is stuck, slow or dead, or what a code means",
-    "report": "write one page about a run: charts, verdicts, where the time went",
-    "bundle": "pack the record of a run into a redacted archive for a bug report",
-    "sandbox": "build a practice cluster of real hosts on this machine",
+SECTIONS = {
+    "Set up": {
+        "init": "find the nodes, ask what they have, and write aboard.yaml",
+        "allow": "let an aboard.yaml that you cloned run the programs it names",
+        "trust": "set up ssh keys and pinned host keys, and undo it",
+        "sync": "copy code, data, models and the environment to every node",
+        "check": "check every node and the network between them, in seconds",
+        "data": "inspect and check training data as the model will see it",
+    },
+    "Run": {
+        "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
+        "train": "train a model on all nodes, with a data check and a memory estimate",
+        "stop": "stop a run and leave nothing behind",
+        "export": "export a checkpoint as safetensors for transformers",
+    },
+    "Understand": {
+        "status": "list your runs and their progress",
+        "logs": "show all ranks' output, merged by time, with equal lines folded",
+        "why": "explain why a run is stuck, slow or dead, or what a code means",
+        "report": "write one page about a run: charts, verdicts, where the time went",
+        "bundle": "pack the record of a run into a redacted archive for a bug report",
+    },
+    "Practise": {"sandbox": "build a practice cluster of real hosts on this machine"},
 }
+COMMANDS = {name: what for section in SECTIONS.values() for name, what in section.items()}
 # These share a directory, since they read the same records.
 _ABOUT_RUNS = ("status", "logs", "stop", "bundle")
 
@@ -58,8 +65,10 @@ class CommandGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), what) for name, what in section.items()])
 
 
 @click.group(

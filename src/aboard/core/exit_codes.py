@@ -9,17 +9,29 @@ if TYPE_CHECKING:
     from aboard.core.run.end_decision import EndDecision
     from aboard.core.run.run_state import RankProcess
 
-# With --strict, a warning; of a command that acts on several nodes, a failure on some.
 EXIT_WARNED = EXIT_FAILED = 1
-# Something would stop a run; of `why` and `trust`, a finding.
 EXIT_BLOCKED = 2
-# The command itself is wrong: a file, a key, a typo.
 EXIT_ERROR = 3
-# As timeout(1): the run was stuck.
+# As timeout(1).
 EXIT_STUCK = 124
-# As a shell's: a rank's program could not be started; and after Ctrl-C.
+EXIT_HOST_OFF = 125
+# As a shell's.
 EXIT_NOT_STARTED = 127
 EXIT_INTERRUPTED = 130
+
+# The table of docs/scripting.md; `launch`, `train` and `sandbox exec` also end with codes of the user's programs.
+EXIT_CODES = {
+    0: "nothing wrong was found, or the command has done its work",
+    EXIT_FAILED: "`check`, `data` with `--strict`: warnings, or subjects that were not tested; `sync`: some nodes"
+    " failed; `launch`, `train`: the run failed, although no rank did",
+    EXIT_BLOCKED: "`check`, `data`, `launch`, `train`: something would stop the run; `trust`: some nodes are not ready;"
+    " `why` with `--log`, `--bundle`, `--nodes` or `--pid`: a verdict",
+    EXIT_ERROR: "the command can't be carried out: a typing mistake, a file, a setting; stderr says why",
+    EXIT_STUCK: "`launch`, `train`: the run made no progress and was terminated, as `on_stall` says",
+    EXIT_HOST_OFF: "`sandbox exec`: the host is off",
+    EXIT_NOT_STARTED: "`launch`, `train`: a rank's program could not be started",
+    EXIT_INTERRUPTED: "Ctrl-C; `launch`, `train`: the run was stopped",
+}
 
 
 def choose_exit_code(

@@ -20,11 +20,12 @@ from aboard.record.runs import Runs
 
 
 def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
-    """`aboard --help` tells the way, not the alphabet."""
+    """`aboard --help` tells the way, not the alphabet: set up, run, understand, practise."""
     # As a module too, in a process of its own.
     argv = [sys.executable, "-m", "aboard", "--help"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert said.index("  init ") < said.index("  check ") < said.index("  sandbox ")
+    heads = ("Set up:", "  init ", "  check ", "Run:", "  launch ", "Understand:", "  why ", "Practise:", "  sandbox ")
+    assert [*heads] == sorted(heads, key=said.index)
 
 
 @pytest.mark.ci

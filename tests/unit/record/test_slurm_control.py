@@ -35,7 +35,7 @@ def test_status_lists_jobs_that_wait_run_and_ended(slurm: SlurmStandIns) -> None
     slurm.show(11, PENDING)
     slurm.show(12, RUNNING)
     slurm.show(13, "JobState=CANCELLED Reason=None ExitCode=0:15 BatchHost=n3")
-    lines = [line.split("\t") for line in aboard("status").stdout.splitlines()]
+    _head, *lines = (line.split("\t") for line in aboard("status").stdout.splitlines())
     assert [(line[1], line[5]) for line in lines] == [
         ("ended", "Slurm no longer knows job 14, nor how it ended; its record is on n4"),
         ("stopped", "job 13 was cancelled"),
@@ -51,7 +51,7 @@ def test_a_run_without_a_job_never_asks_slurm(slurm: SlurmStandIns) -> None:
     """Most machines have no Slurm."""
     slurm.put("scontrol", "exit 1", env="PWD")
     Runs.of({"XDG_STATE_HOME": str(slurm.folder.parent)}).open_or_create(RUN)
-    assert aboard("status").stdout.split("\t")[1] == "blocked"
+    assert aboard("status").stdout.splitlines()[1].split("\t")[1] == "blocked"
     assert slurm.calls == []
 
 
@@ -195,7 +195,7 @@ def test_a_controller_that_does_not_reply_is_not_taken_for_a_forgotten_job(slurm
     """The run may well go on."""
     make_job_run(RUN, JOB)
     slurm.put("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    assert aboard("status").stdout.split("\t")[1::4] == ["unknown", "Slurm does not reply about job 12\n"]
+    assert aboard("status").stdout.splitlines()[1].split("\t")[1::4] == ["unknown", "Slurm does not reply about job 12"]
     assert "scontrol ping" in aboard("logs", RUN).stderr
 
 
@@ -204,4 +204,4 @@ def test_a_finished_run_in_a_job_that_goes_on_is_finished(slurm: SlurmStandIns) 
     run = make_job_run(RUN, '{"id": 12}')
     slurm.show(12, RUNNING)
     run.events.write_text('{"at": 1.0, "node": "", "seq": 0, "kind": "finished", "data": {"why": "done", "code": 0}}\n')
-    assert aboard("status").stdout.split("\t")[1] == "finished"
+    assert aboard("status").stdout.splitlines()[1].split("\t")[1] == "finished"

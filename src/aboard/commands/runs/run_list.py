@@ -65,7 +65,8 @@ class RunListView:
 
 
 def format_run_lines(runs: Sequence[RunListEntry]) -> Iterator[str]:
-    """For grep and cut: one run per line, six tab-separated columns, `-` for unknown."""
+    """For grep and cut: a header, then one run per line, six tab-separated columns, `-` for unknown."""
+    yield "run\tstate\tage_seconds\tranks\tstep\tverdict"
     for run in runs:
         known = (run.id, run.state, f"{run.age:.0f}", run.world, run.step, " ".join(run.verdict.split()) or None)
         yield "\t".join("-" if each is None else str(each) for each in known)

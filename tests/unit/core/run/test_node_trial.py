@@ -49,7 +49,7 @@ def test_the_list_of_runs_says_how_a_trial_ended(tmp_path: Path, monkeypatch: py
     (tmp_path / "ill.py").write_text("raise RuntimeError('no such device')")
     trial = ("launch", "--trial", "--check", "none", "--ranks", "1", "localhost", "--")
     assert [aboard(*trial, script).code for script in ("well.py", "ill.py")] == [0, 1]
-    ill, well = (line.split("\t") for line in aboard("status").stdout.splitlines())
+    _head, ill, well = (line.split("\t") for line in aboard("status").stdout.splitlines())
     assert (well[1], well[5]) == ("finished", "-")
     assert ill[1] == "failed"
     assert ill[5].startswith("localhost can't run the command by itself: ")

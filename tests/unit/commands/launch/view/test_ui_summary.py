@@ -129,8 +129,9 @@ def test_the_list_of_runs(width: int) -> None:
 
 
 def test_runs_as_lines() -> None:
-    """Six columns with tabs between, for cut; what isn't known is a dash."""
-    lines = list(format_run_lines(RUNS))
+    """A header, then six columns with tabs between, for cut; what isn't known is a dash."""
+    head, *lines = format_run_lines(RUNS)
+    assert head == "run\tstate\tage_seconds\tranks\tstep\tverdict"
     assert lines[0] == f"{RUN}\trunning\t192\t16\t1200\t-"
     assert lines[1].endswith(f"\t{VERDICT.seen}")
     assert lines[3] == "20261112-0507-wise-yak\tlost\t5\t-\t-\t-"
