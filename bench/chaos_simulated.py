@@ -17,7 +17,7 @@ from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
-from aboard.core.run.recovery_policy import Action, RecoverySettings
+from aboard.core.run.recovery.recovery_policy import Action, RecoverySettings
 from aboard.core.run.run_state import Run
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record

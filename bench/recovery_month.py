@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from pathlib import Path
 
-from aboard.core.run.failure_classes import FailureClass, classify_failure
-from aboard.core.run.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
-from aboard.core.run.save_interval import SaveCost, decide_save_interval, estimate_failure_interval
+from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure
+from aboard.core.run.recovery.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
+from aboard.core.run.recovery.save_interval import SaveCost, decide_save_interval, estimate_failure_interval
 from figures import Figures, main
 from recovery_month_picture import Curve, draw_picture
 

@@ -13,7 +13,7 @@ from aboard.diagnoses import AboardError
 from aboard.trainer.data.store import shard_index
 from aboard.trainer.data.store.shard_index import ShardIndex
 from aboard.trainer.data.tokens.text_growth import MOST_GROWTH, measure_growth
-from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.data.tokens.tokenizer_parts import load_vocabulary
 
 ROWS = 260
 # Reads all rows with a limit of 512 MB for a batch, where one of 256 rows takes 1.3 GB; prints the rows, the broken
@@ -75,7 +75,7 @@ def test_a_tokenizer_whose_replacements_multiply_is_refused(
     with pytest.raises(AboardError, match="times as long") as refused:
         load_vocabulary(str(tmp_path))
     assert refused.value.code == "data-tokenizer"
-    monkeypatch.setattr("aboard.trainer.data.tokens.tokenizer_vocabulary.is_hub_reachable", lambda: True)
+    monkeypatch.setattr("aboard.trainer.data.tokens.tokenizer_parts.is_hub_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda _name, file: str(tmp_path / file))
     with pytest.raises(AboardError, match="times as long"):
         load_vocabulary("hub:eve/tokenizer")

@@ -31,7 +31,7 @@ from aboard.trainer.checkpoint.checkpoint_folder import read_marker
 from aboard.trainer.checkpoint.commit_marker import MarkerError
 from aboard.trainer.data.intake.model_code import find_code_error
 from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.data.tokens.tokenizer_parts import load_vocabulary
 from aboard.trainer.model.export import _copy_files
 from aboard.trainer.settings.adapter_files import WEIGHTS, read_adapter_config
 from aboard.trainer.weights.model_files import identify_weights

@@ -14,7 +14,7 @@ from aboard.config.consent_rules import list_guarded_settings
 from aboard.config.yaml_tree import parse_tree
 from aboard.diagnoses import NO_FIX, AboardError
 from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.data.tokens.tokenizer_parts import load_vocabulary
 from aboard.trainer.model.export import TOKENIZER, _copy_files
 from aboard.trainer.trackers.send_metrics import Sender
 from aboard.trainer.trackers.tracked_run import TrackedRun

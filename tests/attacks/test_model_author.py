@@ -25,7 +25,7 @@ from aboard.trainer.checkpoint.commit_marker import TensorSpec, format_marker
 from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
 from aboard.trainer.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.trainer.data.tokens import render_limits
-from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.data.tokens.tokenizer_parts import load_vocabulary
 from aboard.trainer.model.meta_model import build_on_meta
 from aboard.trainer.settings.adapter_files import read_adapter_config
 from aboard.trainer.weights.weight_files import open_weights

@@ -6,7 +6,7 @@ import pytest
 from deadlines import wait_until
 from launching import Launches, build_sandbox
 
-from aboard.core.run.lost_nodes import LOST_SECONDS
+from aboard.core.run.recovery.lost_nodes import LOST_SECONDS
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("recovery")]
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train_waits import Waits
 
 from aboard.core.plan.training_settings import Training
-from aboard.core.run import save_interval
+from aboard.core.run.recovery import save_interval
 from aboard.core.run.run_ledger import EarlierTime
 from aboard.diagnoses import AboardError
 from aboard.trainer import step as stepping

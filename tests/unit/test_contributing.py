@@ -33,7 +33,7 @@ def test_a_check_of_a_counter_takes_two_edits(tmp_path: Path) -> None:
     """Applied to a copy of the source, the diff gives a check that fires, and one that doesn't."""
     first = re.findall(r"```diff\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL)[0]
     assert len(re.findall(r"^\+\+\+ ", first, re.MULTILINE)) == 2
-    for room in ("lazy_dataclass.py", "__init__.py", "diagnoses", "core", "checks", "agent"):
+    for room in ("lazy_dataclass.py", "__init__.py", "diagnoses", "core", "doctor", "trainer", "agent"):
         source, target = ROOT / "src/aboard" / room, tmp_path / "src/aboard" / room
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():

@@ -21,6 +21,7 @@ LONG = 400
 # Each with the reason why it is not two.
 LONG_FILES = {
     "agent/beacon/aboard_beacon_torch.py": "a rank loads it as one file, from the supervisor's directory",
+    "agent/beacon/report_receiver.py": "one receiver with one state: each kind of report is a short method",
     "agent/capture/aboard_capture.py": "a launcher loads it as one file, from the supervisor's directory",
     "agent/supervisor/supervisor.py": "one process with one state: each method is short",
     "commands/launch/conduct/conductor.py": "one loop over one run; judging, recovery and evidence are beside it",

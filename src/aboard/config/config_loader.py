@@ -15,7 +15,7 @@ from aboard.config.schema.aboard_yaml import AboardConfig, derive_source_name
 from aboard.config.schema.base_section import Section
 from aboard.config.validation_problems import find_subtree, list_problems, parse_position
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
-from aboard.core.run.recovery_request import RecoveryRequest
+from aboard.core.run.recovery.recovery_request import RecoveryRequest
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration

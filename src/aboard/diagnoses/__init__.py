@@ -1,4 +1,6 @@
-"""Every failure that Aboard can name, one module per family, and the types of findings and errors.
+"""The failures that any package may raise, one module per family, and the types of findings and errors.
+
+Failures that only the doctor or the trainer finds are declared there; `catalogue` has them all.
 
 A failure is a `Diagnosis`: a declared value with a stable code. Findings and errors are made from one, and the command
 that they suggest is one of its templates, filled in. No other text becomes a command: see `fixes`.

@@ -6,8 +6,13 @@ from math import ceil
 from statistics import median_low
 
 from aboard.core.plan.training_settings import SaveSteps
+from aboard.core.run.recovery.save_interval import (
+    SaveCost,
+    SaveInterval,
+    decide_save_interval,
+    estimate_failure_interval,
+)
 from aboard.core.run.run_ledger import FAILURE_TIMES, LOADING, STARTING
-from aboard.core.run.save_interval import SaveCost, SaveInterval, decide_save_interval, estimate_failure_interval
 from aboard.core.text.durations import format_duration
 from aboard.trainer.checkpoint.manager import CheckpointManager
 from aboard.trainer.distributed.rank_context import RankContext

@@ -28,7 +28,7 @@ from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.lease import Lease
-from aboard.core.run.recovery_policy import RecoverySettings
+from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell

@@ -29,7 +29,7 @@ from aboard.commands.shared.status_marks import FINE
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
 from aboard.core.run.events import Event
-from aboard.core.run.recovery_policy import Action
+from aboard.core.run.recovery.recovery_policy import Action
 from aboard.core.run.run_state import describe_spare
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines, quote_word

@@ -20,8 +20,8 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.core.run.recovery_policy import RecoverySettings, StallAction
-from aboard.core.run.recovery_request import RecoveryRequest, parse_spares, resolve_recovery
+from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallAction
+from aboard.core.run.recovery.recovery_request import RecoveryRequest, parse_spares, resolve_recovery
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import AboardError, InputError, Problem, Shell

@@ -31,7 +31,7 @@ from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, form
 from aboard.core.plan.plan import Plan
 from aboard.core.probes.facts import Facts
 from aboard.core.run.lease import Lease
-from aboard.core.run.node_trial import TrialResult, build_trial_finding
+from aboard.core.run.recovery.node_trial import TrialResult, build_trial_finding
 from aboard.diagnoses import AboardError, InputError, Severity
 from aboard.diagnoses.untrusted import escape_lines
 from aboard.diagnoses.usage import commands

@@ -17,7 +17,7 @@ from aboard.commands.launch.node_resources import choose_master, collect_node_re
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.probes.facts import Facts
 from aboard.core.run.events import Event
-from aboard.core.run.node_trial import (
+from aboard.core.run.recovery.node_trial import (
     TrialResult,
     build_stages,
     build_stuck_finding,

@@ -1,1 +1,1 @@
-"""Copies files to nodes that lack them."""
+"""`aboard sync`, and how other commands copy files to nodes that lack them, and back."""

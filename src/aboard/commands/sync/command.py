@@ -1,4 +1,4 @@
-"""`aboard sync`."""
+"""`aboard sync`: copies the working directory, data, models and the environment to nodes, or paths of nodes here."""
 
 import asyncio
 import sys
@@ -131,8 +131,6 @@ def sync(where: NodeArguments, **options: Any) -> None:
 
         code = sync_active_environment(nodes, path=arguments.env_path, dry=arguments.dry, as_json=arguments.as_json)
     if arguments.back:
-        from aboard.commands.sync.command import collect_paths  # noqa: PLC0415 - only for those who ask
-
         code = max(code, asyncio.run(collect_paths(nodes, arguments.back, as_json=arguments.as_json)))
     if arguments.paths or arguments.data or not (arguments.environment or arguments.env_path or arguments.back):
         code = max(code, asyncio.run(_sync_paths(where, arguments, nodes)))

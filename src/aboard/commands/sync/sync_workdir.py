@@ -1,4 +1,4 @@
-"""`aboard launch --sync`: sends the working directory to the nodes before the launch, over the same links."""
+"""Sends files to the nodes with progress: for `aboard sync`, or for `aboard launch --sync` over a launch's links."""
 
 import asyncio
 import os

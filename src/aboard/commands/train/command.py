@@ -28,7 +28,7 @@ from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import print_report
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.run.lease import Lease
-from aboard.core.run.recovery_policy import RecoverySettings, StallAction
+from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallAction
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import remote_runs
 from aboard.diagnoses.usage import commands

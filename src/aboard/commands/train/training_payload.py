@@ -28,7 +28,7 @@ from aboard.doctor.gpu.nvidia_smi import DRIVER
 from aboard.doctor.host.memory import MEMORY, MEMORY_CGROUPS
 from aboard.doctor.software.node_software import SOFTWARE
 from aboard.lazy_dataclass import dataclass
-from aboard.trainer.checks.gpu_specs import BF16_SINCE, GPU_SPECS, GpuSpec
+from aboard.trainer.checks.node_gpus import BF16_SINCE, GPU_SPECS, GpuSpec
 from aboard.trainer.checks.subject import TRAIN
 from aboard.trainer.checks.training_rules import (
     ModelLimits,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from aboard.core.cluster.node import Node
-from aboard.core.run.recovery_request import RecoveryRequest
+from aboard.core.run.recovery.recovery_request import RecoveryRequest
 from aboard.lazy_dataclass import dataclass
 
 # `Cluster.source` when the user named no node.

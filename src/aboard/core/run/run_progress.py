@@ -11,7 +11,7 @@ from aboard.core.decoding import Lines, MaxLength
 from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.recovery_policy import Action, StallAction
+from aboard.core.run.recovery.recovery_policy import Action, StallAction
 from aboard.core.run.run_state import MOST_RECOVERIES, WHY_CHARS, GenerationEnd, RankProcess, Run, describe_spare
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Finding, Severity

@@ -1,1 +1,1 @@
-"""Failures of nodes and of the links between them, found before a run."""
+"""Failures of nodes and of the links between them that are found while connecting, not by a subject of the doctor."""

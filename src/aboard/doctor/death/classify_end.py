@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.run.failure_classes import FailureClass, classify_failure
-from aboard.core.run.recovery_policy import Failure
+from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure
+from aboard.core.run.recovery.recovery_policy import Failure
 from aboard.core.run.run_state import RankProcess
 from aboard.diagnoses import Finding
 from aboard.diagnoses.catalogue import read_error

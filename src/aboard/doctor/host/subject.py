@@ -1,16 +1,12 @@
 """Host: each node's kernel, clock and resources; each part has its own file."""
 
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from aboard.core.cluster.contact import ReachedNode
 from aboard.core.probes.check_subject import Subject
-from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
-from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
@@ -23,10 +19,6 @@ from aboard.doctor.shared.answer_text import extract_file_text, extract_files
 from aboard.doctor.shared.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 
 __all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
-
-# torchrun's c10d rendezvous considers a peer whose clock is 15 s off dead, and then runs with a smaller world.
-CLOCK_BLOCK_SECONDS = 10.0
-CLOCK_WARN_SECONDS = 1.0
 
 
 def parse_kernel(answer: ProbeAnswer) -> Untrusted:
@@ -53,23 +45,6 @@ ACCELERATORS = Probe(
 )
 
 
-def find_clock_offsets(facts: Facts) -> Iterator[Finding]:
-    """Clocks that disagree break rendezvous and munge, and put events in the wrong order."""
-    for name, contact in facts.contacts.items():
-        if not isinstance(contact, ReachedNode):
-            continue
-        # The part of the offset that the round trip may explain doesn't count.
-        surely = max(0.0, abs(contact.clock_offset) - contact.round_trip / 2)
-        if surely >= CLOCK_WARN_SECONDS:
-            side = "ahead of" if contact.clock_offset > 0 else "behind"
-            yield host.CLOCK.finding(
-                severity=Severity.BLOCK if surely >= CLOCK_BLOCK_SECONDS else Severity.WARN,
-                nodes=(name,),
-                seen=f"its clock is {abs(contact.clock_offset):.1f} s {side} this machine's",
-                fix=host.CLOCK.fix(node=name),
-            )
-
-
 # Each other file of this package has PROBES and RULES, in the order of their names.
 _PARTS = [
     import_module(f"{package.__name__}.{module.name}")
@@ -83,7 +58,7 @@ SUBJECT = Subject(
     name="host",
     title="every reachable host has the resources for a run",
     probes=PROBES,
-    rules=(find_clock_offsets, *(rule for part in _PARTS for rule in part.RULES), make_unknown_rule(*PROBES)),
+    rules=(*(rule for part in _PARTS for rule in part.RULES), make_unknown_rule(*PROBES)),
     multi_node_probes=(LEFTOVERS,),
     diagnoses=(*list_diagnoses(host), unanswered_probes.LEFTOVERS, *list_unknown_diagnoses(PROBES)),
 )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import time
 
-from aboard.core.run.save_interval import LONGEST_SECONDS
+from aboard.core.run.recovery.save_interval import LONGEST_SECONDS
 from aboard.durable_files import write_atomically
 from aboard.foreign_files import read_foreign_file
 from aboard.trainer.checkpoint.checkpoint_parts import plan_copies

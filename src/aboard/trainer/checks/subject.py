@@ -1,7 +1,7 @@
 """What `aboard train` probes beyond a check, and the diagnoses of what it refuses."""
 
 from aboard.core.probes.check_subject import Subject
-from aboard.trainer.checks.gpu_specs import GPU_SPECS
+from aboard.trainer.checks.node_gpus import GPU_SPECS
 from aboard.trainer.diagnoses import adapter, training
 
 # Its rules need the training as well as the nodes: see training_rules.py.

@@ -13,7 +13,7 @@ from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_sh
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.doctor.shared.majority import group_by_value
 from aboard.lazy_dataclass import dataclass
-from aboard.trainer.checks.gpu_specs import BF16_SINCE, GpuSpec
+from aboard.trainer.checks.node_gpus import BF16_SINCE, GpuSpec
 from aboard.trainer.diagnoses import adapter, training
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +29,16 @@ def build_optimizer(training: Training, module: PreTrainedModel) -> ShardedOptim
         {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [{"muon": False, **group} for group in groups if group["params"]]
+    betas, eps = (training.adam_beta1, training.adam_beta2), training.adam_epsilon
     if training.optim == "adafactor":
         return Adafactor(groups, lr=rate)
-    betas, eps = (training.adam_beta1, training.adam_beta2), training.adam_epsilon
     if training.optim == "adamw_8bit":
         return AdamW8bit(groups, lr=rate, betas=betas, eps=eps)
-    return (Muon if training.optim == "muon" else LocalAdamW)(groups, lr=rate, betas=betas, eps=eps, fused=True)
+    if training.optim == "muon":
+        return Muon(groups, lr=rate, betas=betas, eps=eps, fused=True)
+    if training.optim == "adamw":
+        return LocalAdamW(groups, lr=rate, betas=betas, eps=eps, fused=True)
+    assert_never(training.optim)
 
 
 def find_layer_matrices(module: PreTrainedModel) -> set[int]:

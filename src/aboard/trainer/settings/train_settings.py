@@ -11,7 +11,7 @@ from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.setting_conflicts import find_conflicts
 from aboard.core.plan.training_settings import DEFAULT_OUTPUT_DIR, TRAIN_SETTINGS, Adapter, DataPart, Training
-from aboard.core.run.recovery_request import RecoveryRequest
+from aboard.core.run.recovery.recovery_request import RecoveryRequest
 from aboard.core.text.data_reference import format_share
 from aboard.core.text.hub_names import is_path
 from aboard.diagnoses import InputError, Problem

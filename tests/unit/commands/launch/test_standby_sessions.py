@@ -23,7 +23,7 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
-from aboard.core.run.recovery_policy import RecoverySettings
+from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 

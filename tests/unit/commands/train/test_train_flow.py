@@ -53,7 +53,7 @@ from aboard.doctor.software.node_software import SOFTWARE
 from aboard.record.runs import Runs
 from aboard.trainer.checkpoint import commit_marker
 from aboard.trainer.checkpoint.best_evaluation import BestEvaluation
-from aboard.trainer.checks.gpu_specs import GPU_SPECS, GpuSpec
+from aboard.trainer.checks.node_gpus import GPU_SPECS, GpuSpec
 from aboard.trainer.checks.resumable_checkpoints import (
     CheckpointManifests,
     build_checkpoints_probe,

@@ -10,8 +10,8 @@ from run_states import RUN, cluster, plan_of
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.launch.view.run_cost import format_cost, format_recovery
 from aboard.core.run.events import Event, Measurement
-from aboard.core.run.failure_classes import FailureClass
-from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts
+from aboard.core.run.recovery.failure_classes import FailureClass
+from aboard.core.run.recovery.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts
 from aboard.core.run.run_ledger import VARIABLE, EarlierTime, encode_earlier
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run

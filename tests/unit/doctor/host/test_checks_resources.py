@@ -19,6 +19,7 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.host import diagnoses, subject as host
 from aboard.doctor.host.busy_gpus import GPU_PROCESSES, GpuProcess, parse_gpu_processes
+from aboard.doctor.host.cgroup_quota import QUOTA, CgroupQuota, parse_quota
 from aboard.doctor.host.conntrack import CONNTRACK, ConntrackTable, parse_conntrack
 from aboard.doctor.host.cpu_cores import CORES, ONLINE_CORES, parse_online_cores
 from aboard.doctor.host.limits import LIMITS, ResourceLimit, collect_limits, parse_limits
@@ -31,7 +32,6 @@ from aboard.doctor.host.memory import (
     parse_memory_cgroups,
 )
 from aboard.doctor.host.own_hostname import OWN_NAME, OwnHostname, parse_own_hostname
-from aboard.doctor.host.quota import QUOTA, CgroupQuota, parse_quota
 from aboard.doctor.host.shared_memory import SHM, ShmSpace, parse_shm_space
 from aboard.doctor.reach import subject as reach
 from aboard.doctor.reach.rank_shell import SHELL, ShellReady

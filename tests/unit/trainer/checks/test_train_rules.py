@@ -9,7 +9,7 @@ from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.trainer.checks.gpu_specs import GpuSpec, parse_gpu_specs
+from aboard.trainer.checks.node_gpus import GpuSpec, parse_gpu_specs
 from aboard.trainer.checks.subject import TRAIN
 from aboard.trainer.checks.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight, judge_training
 

@@ -19,10 +19,10 @@ from aboard.core.evidence.verdict import Judgement
 from aboard.core.plan.plan import Plan, add_rank_env
 from aboard.core.run.end_decision import EndDecision, decide
 from aboard.core.run.events import Event
-from aboard.core.run.failure_classes import FailureClass, classify_failure
 from aboard.core.run.lease import Lease
-from aboard.core.run.lost_nodes import LOST_SECONDS
-from aboard.core.run.recovery_policy import Action, Recovery, StallAction
+from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure
+from aboard.core.run.recovery.lost_nodes import LOST_SECONDS
+from aboard.core.run.recovery.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted

@@ -7,7 +7,14 @@ from typing import Protocol
 
 from aboard.commands.launch.conduct.spare_nodes import CheckNodes, LoadNode, SpareNodes
 from aboard.core.plan.plan import Plan
-from aboard.core.run.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts, decide_recovery
+from aboard.core.run.recovery.recovery_policy import (
+    Action,
+    Failure,
+    Recovery,
+    RecoverySettings,
+    count_attempts,
+    decide_recovery,
+)
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import AboardError
 

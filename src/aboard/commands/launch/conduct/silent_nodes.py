@@ -11,7 +11,7 @@ from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.decoding import DecodeError, IpAddress, MaxLength, PortNumber, decode, try_decode
 from aboard.core.run.lease import Lease
-from aboard.core.run.lost_nodes import LOST_SECONDS, WITNESSES, is_lost, judge_attempts
+from aboard.core.run.recovery.lost_nodes import LOST_SECONDS, WITNESSES, is_lost, judge_attempts
 from aboard.diagnoses import TransportError
 from aboard.doctor.network.mesh_result import ConnectionAttempt
 from aboard.lazy_dataclass import dataclass

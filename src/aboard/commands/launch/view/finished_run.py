@@ -16,7 +16,7 @@ from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS, StatusMark
 from aboard.core.evidence.verdict import SLOW
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.recovery_policy import Action
+from aboard.core.run.recovery.recovery_policy import Action
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.core.text.byte_sizes import format_size

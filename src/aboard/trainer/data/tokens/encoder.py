@@ -23,7 +23,7 @@ from aboard.trainer.data.rows import DataRow, EncodedRow, Ids, InvalidRow, Mask
 from aboard.trainer.data.tokens.chat_template import TEMPLATE_DATE, ChatTemplate, Span
 from aboard.trainer.data.tokens.render_limits import RenderLimitError, RenderLimits
 from aboard.trainer.data.tokens.supervised_text import SupervisedText, SupervisedTextEncoder, TokensAndMask
-from aboard.trainer.data.tokens.tokenizer_vocabulary import Vocabulary, load_vocabulary
+from aboard.trainer.data.tokens.tokenizer_parts import Vocabulary, load_vocabulary
 from aboard.trainer.diagnoses import data
 
 LossOn = Literal["answers", "last", "all"]

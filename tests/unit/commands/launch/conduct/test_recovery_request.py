@@ -6,8 +6,8 @@ import pytest
 from typed_commands import aboard
 
 from aboard.config.config_loader import build_recovery_request, load_config_files
-from aboard.core.run.recovery_policy import RecoverySettings, StallAction
-from aboard.core.run.recovery_request import RecoveryRequest, parse_spares, resolve_recovery
+from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallAction
+from aboard.core.run.recovery.recovery_request import RecoveryRequest, parse_spares, resolve_recovery
 from aboard.diagnoses import InputError
 
 NODES = ("n1", "n2", "n3", "n4")

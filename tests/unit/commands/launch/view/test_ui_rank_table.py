@@ -15,7 +15,7 @@ from run_states import Scene, dead, silent, starting, training
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import SPARE, RosterView, clean_line
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.recovery_policy import StallAction
+from aboard.core.run.recovery.recovery_policy import StallAction
 from aboard.core.run.run_progress import MissingRanks, NodeRow, RunProgress, Stall, build_stall
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted

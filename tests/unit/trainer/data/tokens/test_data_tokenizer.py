@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 
 from aboard.diagnoses import AboardError
 from aboard.trainer.data.intake.hub_reachability import is_hub_reachable
-from aboard.trainer.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.trainer.data.tokens.tokenizer_parts import load_vocabulary
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from made_findings import made_finding
 from typed_commands import aboard
 
 from aboard.core.run.events import Event
-from aboard.core.run.node_trial import (
+from aboard.core.run.recovery.node_trial import (
     ALIVE_SECONDS,
     STUCK_SECONDS,
     TrialResult,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.run.save_interval import (
+from aboard.core.run.recovery.save_interval import (
     FIRST_SECONDS,
     LONGEST_SECONDS,
     SaveCost,

@@ -8,7 +8,7 @@ import pytest
 from slurm_commands import SlurmStandIns
 
 from aboard.agent.network.tcp_probe import CONNECT_ONLY, connect_to_peers
-from aboard.core.run.lost_nodes import LOST_SECONDS, is_lost, judge_attempts
+from aboard.core.run.recovery.lost_nodes import LOST_SECONDS, is_lost, judge_attempts
 from aboard.transport.slurm.slurm_commands import find_slurmd_port
 
 

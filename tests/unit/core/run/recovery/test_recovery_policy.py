@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from aboard.core.run.failure_classes import FailureClass, classify_failure, list_classes
-from aboard.core.run.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
+from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure, list_classes
+from aboard.core.run.recovery.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
 from aboard.diagnoses.catalogue import all_diagnoses
 
 TRANSIENT, NODE, PROGRAM, OUTSIDE, UNKNOWN = FailureClass

@@ -5,7 +5,7 @@ from dataclasses import field, fields, replace
 from typing import Self
 
 from aboard.core.cluster.node_sets import expand_node_set, fold_names
-from aboard.core.run.recovery_policy import RecoverySettings, StallAction
+from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallAction
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Diagnosis, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text

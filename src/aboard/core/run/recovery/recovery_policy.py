@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.run.failure_classes import FailureClass
+from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.text.input_text import format_count
 from aboard.lazy_dataclass import dataclass
 
