@@ -103,7 +103,7 @@ def test_a_launch_that_preflight_refused_is_told_with_its_codes(runs: Runs) -> N
     assert said.startswith(f"{run.id} is refused")
     assert refused in said.splitlines()[0]
     assert "n2 refuses connections on port 22" in said
-    fields = CliRunner().invoke(cli, ["status"]).output.rstrip("\n").split("\t")
+    fields = CliRunner().invoke(cli, ["status"]).output.splitlines()[1].split("\t")
     assert (fields[1], fields[-1]) == ("refused", refused)
 
 

@@ -197,7 +197,7 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
     said_why = aboard("why", run_id).stdout
     assert said_why.startswith(f"{run_id} is stopped, ")
     assert f" ago ({why}" in said_why
-    assert aboard("status").stdout.split("\t")[5].startswith(why)
+    assert aboard("status").stdout.splitlines()[1].split("\t")[5].startswith(why)
 
 
 def _build_environment() -> Mapping[str, str]:
