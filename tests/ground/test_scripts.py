@@ -60,7 +60,8 @@ def test_a_script_prepares_on_every_node(two: Launches) -> None:
         assert f"[script on {node}] prepare {rank} of 2" in ran.said
         assert f"rank {rank} 2 0.1 {node} sub --x 0" in two.aboard("logs", ran.run, "--rank", str(rank)).stdout
         assert f"[script on {node}] after 0" in ran.said
-    assert "captured torchrun on n[1-2] (run.sh line 6)" in ran.said
+    captured, _, checked = ran.said.partition("captured torchrun on n[1-2] (run.sh line 6)")
+    assert "checked n[1-2] in " in checked.partition("[rank")[0], captured + checked
     assert "[script on n2] prepare 1 of 2" in two.aboard("logs", ran.run, "--script").stdout
     assert two.orphans(ran.run) == two.orphans(f"{ran.run}.0") == {}
 
@@ -113,6 +114,18 @@ def test_ctrl_c_before_the_launcher_runs_the_traps(two: Launches) -> None:
         _interrupt(two)
         assert launch.wait(30) == 130
         assert "[script on n1] cleaning up" in launch.said
+    assert two.orphans(f"{run}.0") == {}
+
+
+def test_a_node_that_is_awaited_is_named(two: Launches) -> None:
+    """Once the first node has called its launcher, the view says which line the script of another one is in."""
+    two.put("run.sh", '[ "$NODE_RANK" = 0 ] ||\n  sleep 600\ntorchrun --nnodes 2 wait.py\n')
+    with two.going("launch", "--", "bash", "run.sh") as launch:
+        awaited = "n2 has called no launcher yet: `sleep 600` (run.sh line 2)"
+        wait_until(lambda: awaited in launch.said, 30, lambda: launch.said)
+        run = two.newest()
+        _interrupt(two)
+        assert launch.wait(30) == 130
     assert two.orphans(f"{run}.0") == {}
 
 

@@ -122,8 +122,7 @@ def _add_leftover_cleanup(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
     """Adds the probe that terminates leftover processes; it needs the subject that finds them."""
     if not any(LEFTOVERS in subject.multi_node_probes for subject in subjects):
         seen = "--fix terminates leftover processes, which only the 'host' subject finds"
-        problem = Problem(where="aboard check", seen=seen, fix=commands.CHECK_FIX.fix())
-        raise InputError(commands.CHECK_FIX, [problem])
+        raise InputError.of(commands.CHECK_FIX, "aboard check", seen)
     return tuple(
         replace(subject, multi_node_probes=(*subject.multi_node_probes, END_LEFTOVERS))
         if LEFTOVERS in subject.multi_node_probes

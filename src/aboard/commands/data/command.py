@@ -13,7 +13,7 @@ from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_fil
 from aboard.config.schema.data_settings import DataSettings, load_data_settings
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.text.data_reference import parse_share
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.usage import configuration
 from aboard.trainer.diagnoses import data as failures
 
@@ -95,10 +95,7 @@ def _build_question(
         template = FoundFile(settings.template)
     share = parse_share(validation)
     if share is not None and not 0 < share < 1:
-        problem = Problem(
-            where="--validation", seen="a share is between 0% and 100%", fix=configuration.CONFIG.fix("share")
-        )
-        raise InputError(configuration.CONFIG, [problem])
+        raise InputError.of(configuration.CONFIG, "--validation", "a share is between 0% and 100%", "share")
     return DataCheckRequest(
         files=named_files or settings.files,
         command=_format_command(files, {**command_options, **more_options}, validation, allow),
@@ -135,7 +132,7 @@ def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...
     settings = load_data_settings(yamls) if yamls else DataSettings()
     if not named_files and not settings.files:
         seen = f"{yamls[0]} has no data.files" if yamls else "no file was given, and there is no ./aboard.yaml"
-        raise InputError(failures.FILES, [Problem(where="aboard data", seen=seen, fix=failures.FILES.fix())])
+        raise InputError.of(failures.FILES, "aboard data", seen)
     return settings, named_files
 
 

@@ -18,7 +18,7 @@ from aboard.commands.train.checkpoints.gather_checkpoint import GatherRequest, g
 from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTraining, read_recorded_training
 from aboard.commands.train.trainer_process import ask_trainer
 from aboard.config.slurm_allocation import read_allocation
-from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses import AboardError, InputError
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
@@ -135,8 +135,7 @@ def _expand_home(path: str) -> Path:
 def _require_empty(to: Path) -> None:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         seen = f"{to} already exists and is not empty"
-        problem = Problem(where="--to", seen=seen, fix=checkpoints.EXPORT_TO.fix())
-        raise InputError(checkpoints.EXPORT_TO, [problem])
+        raise InputError.of(checkpoints.EXPORT_TO, "--to", seen)
 
 
 def _find_local(folder: str, recorded: RecordedTraining, name: str | None) -> ChosenCheckpoint | None:

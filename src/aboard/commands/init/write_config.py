@@ -18,7 +18,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.discovery import DiscoveredCluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.probes.rank_environment import RankSpec
-from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses import NO_FIX, InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.doctor.discovery import build_nonce_probe, build_subjects, summarize_facts
@@ -72,8 +72,7 @@ def write_starter_file(output: str, nodes: FoundNodes, cluster: DiscoveredCluste
         raise _build_exists_error(output) from None
     except OSError as error:
         seen = f"cannot write the file: {error.strerror}"
-        problem = Problem(where=output, seen=seen, fix=commands.INIT_WRITE.fix())
-        raise InputError(commands.INIT_WRITE, [problem]) from None
+        raise InputError.of(commands.INIT_WRITE, output, seen) from None
     settings = [] if needs_consent else list_settings_to_allow(output, fix=NO_FIX)
     if settings:
         record_allowed(output, compute_digest(settings), os.environ)
@@ -104,8 +103,7 @@ def choose_output_action(output: str, nodes: FoundNodes) -> OutputAction:
 
 
 def _build_exists_error(output: str) -> InputError:
-    fix = commands.INIT_EXISTS.fix(other=f"{Path(output).stem}-2.yaml")
-    return InputError(commands.INIT_EXISTS, [Problem(where=output, seen="the file already exists", fix=fix)])
+    return InputError.of(commands.INIT_EXISTS, output, "the file already exists", other=f"{Path(output).stem}-2.yaml")
 
 
 @contextmanager

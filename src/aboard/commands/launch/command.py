@@ -267,8 +267,7 @@ def parse_sync_limit(text: str) -> int:
     size = parse_size(text)
     if size is None:
         seen = f"'{escape_text(text)}' is not a size"
-        problem = Problem(where="--sync-limit", seen=seen, fix=commands.LAUNCH_SYNC.fix("size"))
-        raise InputError(commands.LAUNCH_SYNC, [problem])
+        raise InputError.of(commands.LAUNCH_SYNC, "--sync-limit", seen, "size")
     return size
 
 
@@ -280,5 +279,4 @@ def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:
         raise InputError(commands.LAUNCH_DRY, [problem])
     if other and as_json:
         seen = "--as prints commands for a launcher, not JSON"
-        problem = Problem(where="--json", seen=seen, fix=commands.LAUNCH_DRY.fix("both"))
-        raise InputError(commands.LAUNCH_DRY, [problem])
+        raise InputError.of(commands.LAUNCH_DRY, "--json", seen, "both")

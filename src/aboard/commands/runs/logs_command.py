@@ -20,7 +20,7 @@ from aboard.core.run.events import STREAMS
 from aboard.core.text.durations import parse_duration
 from aboard.core.text.fold_lines import FoldedLine
 from aboard.core.text.rank_sets import parse_ranks
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.record.event_log import read_events
@@ -150,8 +150,7 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         seen = f"'{escape_text(pattern)}' is not a valid regular expression: {error}"
-        fix = commands.LOGS_GREP.fix(pattern=re.escape(pattern))
-        raise InputError(commands.LOGS_GREP, [Problem(where="--grep", seen=seen, fix=fix)]) from None
+        raise InputError.of(commands.LOGS_GREP, "--grep", seen, pattern=re.escape(pattern)) from None
 
 
 def _parse_count(text: str) -> int | None:
@@ -160,4 +159,4 @@ def _parse_count(text: str) -> int | None:
     if text.isdecimal() and int(text):
         return int(text)
     seen = f"'{escape_text(text)}' is not a number of lines"
-    raise InputError(commands.LOGS_LINES, [Problem(where="-n", seen=seen, fix=commands.LOGS_LINES.fix())])
+    raise InputError.of(commands.LOGS_LINES, "-n", seen)

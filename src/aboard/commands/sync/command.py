@@ -36,7 +36,7 @@ from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.exit_codes import EXIT_FAILED
 from aboard.core.text.byte_sizes import format_size
-from aboard.diagnoses import AboardError, Finding, InputError, Problem
+from aboard.diagnoses import AboardError, Finding, InputError
 from aboard.diagnoses.usage import commands
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
@@ -121,7 +121,7 @@ def sync(where: NodeArguments, **options: Any) -> None:
     nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
     if not nodes and not where.is_given and not find_default_files(allow_file=where.allow_file):
         seen = "no node is named, and there is no aboard.yaml in this directory"
-        raise InputError(commands.SYNC_NODES, [Problem(where="aboard sync", seen=seen, fix=commands.SYNC_NODES.fix())])
+        raise InputError.of(commands.SYNC_NODES, "aboard sync", seen)
     if not nodes:
         click.echo("every node is this machine: there is nothing to copy", err=True)
         return

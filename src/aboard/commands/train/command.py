@@ -29,7 +29,7 @@ from aboard.commands.shared.printed_output import print_report
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallAction
-from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.slurm import remote_runs
 from aboard.diagnoses.usage import commands
 from aboard.trainer.diagnoses import training
@@ -82,8 +82,7 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
         return
     if other is not None:
         if not dry:
-            problem = Problem(where=f"--as {other}", seen=NEEDS_DRY_RUN, fix=commands.LAUNCH_DRY.fix("train"))
-            raise InputError(commands.LAUNCH_DRY, [problem])
+            raise InputError.of(commands.LAUNCH_DRY, f"--as {other}", NEEDS_DRY_RUN, "train")
         from aboard.commands.launch.slurm.show_job import print_batch_script  # noqa: PLC0415 - only for Slurm
 
         sys.exit(print_batch_script(require_slurm_settings(where), sys.argv[1:]))
@@ -142,7 +141,7 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
     files = files or find_default_files(allow_file=where.allow_file)
     if not files and not where.sets:
         seen = "no config file was given, and there is no ./aboard.yaml"
-        raise InputError(training.FILE, [Problem(where="aboard train", seen=seen, fix=training.FILE.fix())])
+        raise InputError.of(training.FILE, "aboard train", seen)
     return load_train_settings(files, where.sets)
 
 

@@ -24,7 +24,7 @@ from aboard.core.exit_codes import choose_exit_code
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.core.trust.expected_fingerprints import parse_fingerprints
 from aboard.core.trust.trust_report import NewHostKey, TrustReport, UndoReport
-from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses import InputError, Severity
 from aboard.diagnoses.nodes import trust as diagnoses
 from aboard.record.trust_record import TrustRecords
 from aboard.transport.open_file_limit import raise_open_file_limit
@@ -130,15 +130,13 @@ def _refuse_bad_identity(path: Path | None) -> None:
     if path is None:
         return
     if not path.is_file():
-        fix = diagnoses.IDENTITY.fix("missing", file=path)
-        raise InputError(diagnoses.IDENTITY, [Problem(where=str(path), seen="there is no such file", fix=fix)])
+        raise InputError.of(diagnoses.IDENTITY, str(path), "there is no such file", "missing", file=path)
     if path.stat().st_mode & _READABLE_BY_OTHERS:
-        fix = diagnoses.IDENTITY.fix("mode", file=path)
-        raise InputError(diagnoses.IDENTITY, [Problem(where=str(path), seen="others can read the key", fix=fix)])
+        raise InputError.of(diagnoses.IDENTITY, str(path), "others can read the key", "mode", file=path)
 
 
 def _refuse_with_undo(*, mesh: bool, fingerprints: str | None) -> None:
     for option, is_set in (("--mesh", mesh), ("--fingerprints", fingerprints is not None)):
         if is_set:
             seen = f"{option} cannot be combined with --undo"
-            raise InputError(diagnoses.OPTIONS, [Problem(where="aboard trust", seen=seen, fix=diagnoses.OPTIONS.fix())])
+            raise InputError.of(diagnoses.OPTIONS, "aboard trust", seen)

@@ -126,8 +126,7 @@ def _refuse_combined_options(given: Sequence[str], words: Sequence[str], *, as_j
 def _get_single_word(words: tuple[str, ...]) -> str | None:
     if len(words) > 1:
         seen = f"more than one run or code was given: {escape_text(' '.join(words))}"
-        fix = commands.WHY_WORDS.fix(word=words[0])
-        raise InputError(commands.WHY_WORDS, [Problem(where="aboard why", seen=seen, fix=fix)])
+        raise InputError.of(commands.WHY_WORDS, "aboard why", seen, word=words[0])
     return words[0] if words else None
 
 

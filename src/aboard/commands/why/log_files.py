@@ -98,8 +98,7 @@ def _read_chunks(name: str) -> Iterator[tuple[int, list[bytes]]]:
                 yield position(), [partial_line]
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or str(error)
-        problem = Problem(where=name, seen=f"can't be read: {why}", fix=commands.WHY_LOG.fix("look", path=name))
-        raise InputError(commands.WHY_LOG, [problem]) from None
+        raise InputError.of(commands.WHY_LOG, name, f"can't be read: {why}", "look", path=name) from None
 
 
 @contextmanager

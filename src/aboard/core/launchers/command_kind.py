@@ -18,6 +18,7 @@ from aboard.core.launchers.wrapped_commands import (
     find_front_end,
     find_script,
     find_text_launcher,
+    get_base_name,
     may_be_refused,
     strip_wrapper,
 )
@@ -75,7 +76,7 @@ def is_script(words: Sequence[str]) -> bool:
 
     The text of `bash -c` must start one of these, or a launcher; otherwise it is what each rank runs.
     """
-    name = _get_base_name(words[0])
+    name = get_base_name(words[0])
     text = find_command_text(words)
     if text is not None:
         return bool(find_text_launcher(text)) or _STARTED.search(text) is not None
@@ -85,7 +86,7 @@ def is_script(words: Sequence[str]) -> bool:
 
 def _runs_script(command: Sequence[str]) -> bool:
     """Whether it is an sbatch, or an srun whose tasks run a script or a front end."""
-    name = _get_base_name(command[0])
+    name = get_base_name(command[0])
     if name != SRUN:
         return name in SLURM_COMMANDS
     try:
@@ -127,14 +128,14 @@ def _unwrap(words: Sequence[str]) -> tuple[list[str], Sequence[str]]:
     """The names of the wrappers around a command, from the outermost, and the command."""
     wrappers = []
     while inner := _strip_one(words):
-        wrappers.append(_get_base_name(words[0]))
+        wrappers.append(get_base_name(words[0]))
         words = inner
     return wrappers, words
 
 
 def _strip_one(words: Sequence[str]) -> Sequence[str]:
     """The command in a wrapper, also in sudo and the like if it is a script; empty for any other."""
-    if _get_base_name(words[0]) in STARTERS:
+    if get_base_name(words[0]) in STARTERS:
         return next((words[at:] for at in range(1, len(words)) if is_script(words[at:])), ())
     return split_assignments(strip_wrapper(words))[1]
 
@@ -142,24 +143,20 @@ def _strip_one(words: Sequence[str]) -> Sequence[str]:
 def _refuse_lost_wrapper(command: Sequence[str], before: Sequence[str], launch: tuple[str, ...]) -> None:
     words = command
     while inner := _strip_one(words):
-        name = _get_base_name(words[0])
+        name = get_base_name(words[0])
         kept = command[: len(command) - len(words)]
         if name in STARTERS:
             seen = f"{name} would hide the launcher from Aboard, which reaches the nodes itself"
             raise build_starter_refusal(name, [*before, *kept, *inner], seen, launch)
         if name not in _KEPT_WRAPPERS:
-            seen = f"{name} would act on {_get_base_name(inner[0])} only, and not on the ranks"
+            seen = f"{name} would act on {get_base_name(inner[0])} only, and not on the ranks"
             raise build_wrapper_refusal(words, inner, [*before, *kept], seen, launch)
         words = inner
 
 
 def _is_captured_launcher(words: Sequence[str]) -> bool:
-    return is_launcher(words) and _get_base_name(words[0]) not in {*RUNTIMES, *SLURM_COMMANDS}
+    return is_launcher(words) and get_base_name(words[0]) not in {*RUNTIMES, *SLURM_COMMANDS}
 
 
 def _is_read(command: Sequence[str]) -> bool:
-    return is_launcher(command) or is_script(command) or may_be_refused(_get_base_name(command[0]))
-
-
-def _get_base_name(word: str) -> str:
-    return word.rpartition("/")[2]
+    return is_launcher(command) or is_script(command) or may_be_refused(get_base_name(command[0]))

@@ -16,7 +16,7 @@ from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, LauncherComman
 from aboard.core.launchers.slurm.sbatch import parse_sbatch
 from aboard.core.launchers.slurm.srun import parse_srun
 from aboard.core.launchers.torchrun import parse_torch_launch, parse_torchrun
-from aboard.core.launchers.wrapped_commands import refuse_wrapped_command
+from aboard.core.launchers.wrapped_commands import get_base_name, refuse_wrapped_command, split_python
 from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands as diagnoses
@@ -43,7 +43,6 @@ _BY_MODULE: Mapping[str, _Reader] = {
 _NEED_LAUNCH = frozenset({"accelerate", "accelerate.commands.accelerate_cli"})
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_PYTHON = re.compile(r"python[0-9.]*")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SLOTS = re.compile(r"\d{1,4}(,\d{1,4})*")
 
@@ -66,7 +65,7 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
     set_before, command = split_assignments(words)
     if not command:
         return None
-    if command[0].rpartition("/")[2] in RUNTIMES:
+    if get_base_name(command[0]) in RUNTIMES:
         in_container = parse_container(command, replace(context, environ={**context.environ, **set_before}))
         return _apply_assignments(in_container, set_before)
     name, rest, reader = _find_reader(command)
@@ -82,11 +81,12 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
 
 def is_launcher(words: Sequence[str]) -> bool:
     """Whether the words are a launcher's command, or start one in a container."""
-    return words[0].rpartition("/")[2] in RUNTIMES or _find_reader(words)[2] is not None
+    return get_base_name(words[0]) in RUNTIMES or _find_reader(words)[2] is not None
 
 
 def _find_reader(words: Sequence[str]) -> tuple[str, Sequence[str], _Reader | None]:
-    name, rest = _split_module(words) or (words[0].rpartition("/")[2], words[1:])
+    is_module, program = split_python(words)
+    name, *rest = program if is_module and program else [get_base_name(words[0]), *words[1:]]
     return name, rest, _BY_MODULE.get(name) or _BY_NAME.get(name)
 
 
@@ -105,16 +105,6 @@ def split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[st
         env[match[1]] = match[2]
         rest.pop(0)
     return env, rest
-
-
-def _split_module(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
-    """The module of `python -u -m torch.distributed.run …` and the words after it."""
-    if not _PYTHON.fullmatch(words[0].rpartition("/")[2]):
-        return None
-    index = 1
-    while index < len(words) and words[index].startswith("-") and words[index] != "-m":
-        index += 2 if words[index] in {"-W", "-X"} else 1
-    return (words[index + 1], words[index + 2 :]) if words[index : index + 1] == ["-m"] and words[index + 1 :] else None
 
 
 def _strip_launch_word(name: str, rest: Sequence[str]) -> Sequence[str]:

@@ -5,7 +5,7 @@ Launched unchanged, they would run on every rank, and each would start a whole r
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import LauncherContext
@@ -98,7 +98,6 @@ _EXPANDED = re.compile(r"[;&|<>(){}$`*?\n]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"python[0-9.]*")
 _SEPARATORS = re.compile(r"[;&|\n(){}]")
-_READ = frozenset({"torchrun", "deepspeed", "accelerate", "accelerate-launch", "python", "python3"})
 _LAUNCHERS = frozenset({"torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch"})
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
@@ -111,11 +110,11 @@ def refuse_wrapped_command(
     words: Sequence[str], before: Mapping[str, str], context: LauncherContext, launchers: frozenset[str]
 ) -> None:
     """Raises if the command isn't a launcher's but would start one on every rank; `before` are its variables."""
-    first = _get_base_name(words[0])
+    first = get_base_name(words[0])
     set_before = [f"{name}={value}" for name, value in before.items()]
-    launcher_at = next((index for index, word in enumerate(words) if index and _get_base_name(word) in launchers), None)
+    launcher_at = next((index for index, word in enumerate(words) if index and get_base_name(word) in launchers), None)
     if (first in STARTERS or _OTHER_LAUNCHERS.get(first) == "mpi") and launcher_at is not None:
-        launcher = _get_base_name(words[launcher_at])
+        launcher = get_base_name(words[launcher_at])
         seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
         raise build_starter_refusal(first, words[launcher_at:], seen, context.launch)
     if first in _SESSIONS and ("/" not in words[0] or words[0].startswith("/")):
@@ -128,7 +127,8 @@ def refuse_wrapped_command(
     _refuse_other_launcher(words, set_before, context)
     inner = strip_wrapper(words)
     if inner and _starts_launcher(inner, context):
-        seen = f"{first} would start {_describe(inner)} in every rank, and each would start a run of its own"
+        started = get_base_name(inner[_find_program(inner)])
+        seen = f"{first} would start {started} in every rank, and each would start a run of its own"
         raise build_wrapper_refusal(words, inner, set_before, seen, context.launch)
 
 
@@ -142,7 +142,7 @@ def build_wrapper_refusal(
     words: Sequence[str], inner: Sequence[str], before: Sequence[str], seen: str, launch: Sequence[str]
 ) -> InputError:
     """The refusal of a wrapper around the `inner` command, with what to type instead; `before` come before that."""
-    name = _get_base_name(words[0])
+    name = get_base_name(words[0])
     command, variant = quote_command_line([*before, *inner]), _WRAPPERS[name].fix
     wrapper = quote_command_line(words[: len(words) - len(inner)]) if variant == "before" else name
     return _build_refusal(name, seen, _fill_fix(launch, variant, wrapper=wrapper, command=command))
@@ -150,17 +150,24 @@ def build_wrapper_refusal(
 
 def find_front_end(words: Sequence[str]) -> str:
     """The name of the front end that the command is; "" for any other program."""
-    name, rest = _get_base_name(words[0]), list(words[1:])
-    if _PYTHON.fullmatch(name):
-        while rest and rest[0].startswith("-") and rest[0] != "-m":
-            rest = rest[2 if rest[0] in {"-W", "-X"} else 1 :]
-        is_module = rest[:1] == ["-m"]
-        program = "".join(rest[1:2] if is_module else rest[:1])
-        name, rest = (_MODULES.get(program, "") if is_module else _get_base_name(program)), rest[2:]
-        if not is_module and name != _DEEPY:
-            return ""
+    is_module, program = split_python(words)
+    name, *rest = program or [""]
+    name = _MODULES.get(name, "") if is_module else get_base_name(name)
+    if len(program) < len(words) and not is_module and name != _DEEPY:
+        return ""
     commands = _FRONT_ENDS.get(name, frozenset())
     return name if commands is None or "".join(rest[:1]) in commands else ""
+
+
+def split_python(words: Sequence[str]) -> tuple[bool, Sequence[str]]:
+    """Whether Python runs a module, and the words from it or from a script on; all words of another program."""
+    at = 0
+    if _PYTHON.fullmatch(get_base_name(words[0])):
+        at = 1
+        while at < len(words) and words[at].startswith("-") and words[at] != "-m":
+            at += 2 if words[at] in {"-W", "-X"} else 1
+    is_module = at > 0 and words[at : at + 1] in (["-m"], ("-m",))
+    return is_module, words[at + is_module :]
 
 
 def may_be_refused(name: str) -> bool:
@@ -168,29 +175,11 @@ def may_be_refused(name: str) -> bool:
     return name in STARTERS or name in _OTHER_LAUNCHERS or name in _SESSIONS or name in _WRAPPERS
 
 
-def find_launcher_name(line: str) -> str:
-    """The launcher or front end that a line of a script starts, behind assignments and wrappers; "" if none."""
-    words = line.split()[:40]
-    if len(words) < 2:  # noqa: PLR2004 - a launcher and what it starts
-        return ""
-    while words and _ASSIGNMENT.match(words[0]):
-        words = words[1:]
-    name = _get_base_name(words[0]) if words else ""
-    if name in {"python", "python3"} or re.fullmatch(r"python3\.\d{1,3}", name):
-        at = words.index("-m") if "-m" in words else len(words)
-        flags = all(word.startswith("-") for word in words[1:at])
-        return name if flags and any(word.startswith(_TORCH_MODULES) for word in words[at + 1 : at + 2]) else ""
-    if name in _READ or name in _OTHER_LAUNCHERS or (words and find_front_end(words)):
-        return name if words[1:] else ""
-    inner = strip_wrapper(words)
-    return find_launcher_name(" ".join(inner)) if inner else ""
-
-
 def _refuse_session(
     words: Sequence[str], set_before: Sequence[str], context: LauncherContext, launchers: frozenset[str]
 ) -> None:
     """Raises if a launcher follows anywhere: the rank would end at once, or start a run of its own."""
-    name = _get_base_name(words[0])
+    name = get_base_name(words[0])
     for index, word in enumerate(words[1:_MOST_WORDS], start=1):
         is_text = " " in word.strip()
         if word.endswith(".py") and not is_text:
@@ -217,15 +206,25 @@ def _split_text(text: str) -> Sequence[str]:
 
 
 def _find_started(words: Sequence[str], launchers: frozenset[str]) -> str:
-    """The launcher that the first word is, or that it wraps; a container counts with a launcher in it."""
-    name, *rest = map(_get_base_name, words or [""])
+    """The launcher or front end that a command starts, behind assignments and wrappers.
+
+    A container counts with a launcher in it; a launcher with something to start.
+    """
+    words = words[_find_program(words) :][:_MOST_WORDS]
+    if len(words) < 2:  # noqa: PLR2004 - a launcher and what it starts
+        return ""
+    name, *rest = map(get_base_name, words)
     if name in RUNTIMES:
         return name if launchers.intersection(rest) else ""
-    return name if name in launchers and rest else find_launcher_name(" ".join(words))
+    is_module, program = split_python(words)
+    is_launcher = is_module and any(word.startswith(_TORCH_MODULES) for word in program[:1])
+    if is_launcher or name in launchers or name in _OTHER_LAUNCHERS or find_front_end(words):
+        return name
+    return _find_started(strip_wrapper(words), launchers)
 
 
 def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str], context: LauncherContext) -> None:
-    name = _get_base_name(words[0])
+    name = get_base_name(words[0])
     fix = _OTHER_LAUNCHERS.get(name)
     starting = _STARTING_WORDS.get(name)
     if fix is None or (starting is not None and not starting.intersection(words[1:2])):
@@ -241,7 +240,7 @@ def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str], cont
 
 def find_command_text(words: Sequence[str]) -> str | None:
     """The text of `bash -c TEXT`; None for another command."""
-    is_shell = _get_base_name(words[0]) in SHELLS
+    is_shell = get_base_name(words[0]) in SHELLS
     return words[2] if is_shell and words[2:] and words[1] in _COMMAND_FLAGS else None
 
 
@@ -249,9 +248,15 @@ def find_script(words: Sequence[str]) -> str | None:
     """The shell script that the words run; None for other commands, such as `bash -c TEXT`."""
     if find_command_text(words) is not None:
         return None
-    is_shell = _get_base_name(words[0]) in SHELLS
+    is_shell = get_base_name(words[0]) in SHELLS
     script = next((word for word in words[1:] if not word.startswith("-")), None) if is_shell else words[0]
     return script if script is not None and (is_shell or script.endswith((".sh", ".bash"))) else None
+
+
+def read_script(words: Sequence[str], read: Callable[[str], str | None]) -> str:
+    """The text of `bash -c TEXT`, or of the shell script that the words run; "" for other commands."""
+    text, script = find_command_text(words), find_script(words)
+    return text if text is not None else (read(script) if script else None) or ""
 
 
 def find_text_launcher(text: str) -> str:
@@ -259,8 +264,6 @@ def find_text_launcher(text: str) -> str:
     text = text.replace("\\\n", " ")
     for part in _SEPARATORS.split(text):
         words = _KEYWORD.sub("", part, count=1).split()
-        while words and (_ASSIGNMENT.match(words[0]) or words[0] == "exec"):
-            words = words[1:]
         if name := _find_started(words, _LAUNCHERS):
             return name
     found = _LAUNCH_MODULE.search(text)
@@ -269,7 +272,7 @@ def find_text_launcher(text: str) -> str:
 
 def strip_wrapper(words: Sequence[str]) -> Sequence[str]:
     """The command that a wrapper runs; empty for any other program."""
-    wrapper = _WRAPPERS.get(_get_base_name(words[0]))
+    wrapper = _WRAPPERS.get(get_base_name(words[0]))
     if wrapper is None:
         return ()
     rest = list(words[1:])
@@ -304,10 +307,6 @@ def _starts_launcher(words: Sequence[str], context: LauncherContext) -> bool:
         return True  # a launcher with a wrong flag, which is reported once its command is typed
 
 
-def _describe(words: Sequence[str]) -> str:
-    return _get_base_name(words[_find_program(words)])
-
-
 def _find_program(words: Sequence[str]) -> int:
     """Where the program is after variables."""
     return next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word)), 0)
@@ -324,5 +323,5 @@ def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:
     return InputError(WRAPPED, [Problem(where=where, seen=seen, fix=fix)])
 
 
-def _get_base_name(word: str) -> str:
+def get_base_name(word: str) -> str:
     return word.rpartition("/")[2]

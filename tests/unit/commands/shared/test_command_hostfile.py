@@ -49,3 +49,30 @@ def test_the_hostfile_alone_still_chooses_the_nodes() -> None:
     slots, notes = read(())
     assert slots == [2, 2, 8]
     assert "does not choose" not in notes
+
+
+def test_nodes_are_dialled_first_unless_the_command_may_name_others() -> None:
+    """A script and torchrun run on the nodes of the configuration; deepspeed, accelerate and srun have their own."""
+    dialled = {
+        command: [
+            node.name
+            for node in TypedCommand(
+                where=NodeArguments(nodes=("n1", "n2"), hostfile=None, include="", exclude="", sets=()),
+                command=tuple(command.split()),
+                module=False,
+                no_python=False,
+            ).guess()
+        ]
+        for command in (
+            "python train.py",
+            "bash run.sh",
+            "A=1 torchrun train.py",
+            "train.py deepspeed",
+            "A=1 /opt/bin/deepspeed train.py",
+            "python -m accelerate.commands.launch train.py",
+            "apptainer exec x.sif ds train.py",
+            "srun torchrun train.py",
+        )
+    }
+    assert [command for command, names in dialled.items() if names == ["n1", "n2"]] == list(dialled)[:4]
+    assert {tuple(names) for names in list(dialled.values())[4:]} == {()}

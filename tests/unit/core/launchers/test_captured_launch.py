@@ -321,6 +321,9 @@ def test_a_spare_can_t_replace_what_each_node_s_script_has_set() -> None:
     assert problem is not None
     assert str(problem) == "n3: it runs no script, which sets NODE to another value on each node"
     assert "remove NODE from the script" in str(problem.fix)
+    alone = {"n1": read("torchrun x.py", env={"TMPDIR": "/scratch"}), "n2": read("torchrun x.py", node="n2")}
+    assert compare_captures(alone) is None
+    assert str(find_spare_problem(alone, ["n3"])).startswith("n3: it runs no script, which sets TMPDIR")
     assert find_spare_problem(by_node, []) is None
     assert find_spare_problem({"n1": by_node["n1"]}, ["n3"]) is None
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherFiles
     from aboard.core.launchers.slurm.captured_steps import JobReader
 
+# Launchers and modules with a hostfile, filters or a job of their own.
+_NAMES_NODES = frozenset({"deepspeed", "ds", "accelerate", "accelerate-launch", "srun", "sbatch"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class TypedCommand:
@@ -201,8 +204,9 @@ class TypedCommand:
         return self.words[: self.words.index("--")] if "--" in self.words else ("aboard", "launch")
 
     def guess(self) -> tuple[Node, ...]:
-        """The nodes to dial first; a pasted command may name others."""
-        return self.where.guess() if self._is_own_program else ()
+        """The nodes to dial first; none if the command itself may name others."""
+        names = set() if self._is_own_program else {word.rpartition("/")[2].partition(".")[0] for word in self.command}
+        return () if names & _NAMES_NODES else self.where.guess()
 
     @property
     def _is_own_program(self) -> bool:

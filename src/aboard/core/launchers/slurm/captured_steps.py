@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aboard.core.launchers.captured_launch import Capture, read_captured_launch
 from aboard.core.launchers.captured_nodes import compare_captures
@@ -10,7 +11,7 @@ from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherFiles
 from aboard.core.launchers.parse_command import is_launcher, parse_launcher_command, split_assignments
 from aboard.core.launchers.slurm.srun import NAME, Step, find_task_script, parse_step
-from aboard.core.launchers.wrapped_commands import SHELLS, find_command_text, find_script
+from aboard.core.launchers.wrapped_commands import SHELLS, find_script, read_script
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
@@ -73,7 +74,7 @@ class JobReader:
         if name in RUNTIMES or _PYTHON.fullmatch(name) or name.endswith(".py"):
             return False
         if name in SHELLS or find_script(command) is not None:
-            return not _RANK.search(self._read_script(capture, command))
+            return not _RANK.search(read_script(command, partial(self._read_file, capture)))
         return self.is_system_program(command[0], environ.get("PATH", ""))
 
     def parse_step(self, capture: Capture) -> Step:
@@ -82,7 +83,7 @@ class JobReader:
     def find_task_launcher(self, capture: Capture, step: Step) -> str:
         """The launcher that each task calls by a script of its own; "" if tasks are launchers or ranks."""
         command = split_assignments(step.command)[1]
-        return find_task_script(command, lambda path: self._read_file(capture, path)) if command else ""
+        return find_task_script(command, partial(self._read_file, capture)) if command else ""
 
     def refuse_copies(self, capture: Capture, step: Step) -> None:
         """Refuses a step that would run such a script several times on a node."""
@@ -135,11 +136,6 @@ class JobReader:
         if command[0].rpartition("/")[2] not in RUNTIMES:
             return is_launcher(command)
         return any(is_launcher(command[at:]) for at in range(2, len(command)))
-
-    def _read_script(self, capture: Capture, command: Sequence[str]) -> str:
-        text = find_command_text(command)
-        script = find_script(command)
-        return text if text is not None else (self._read_file(capture, script) if script else None) or ""
 
     def _read_file(self, capture: Capture, path: str) -> str | None:
         files = self.files(capture.cwd)

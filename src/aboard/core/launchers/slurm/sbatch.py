@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
-from aboard.core.launchers.flag_table import obey_flag, obey_switch, refuse_flag, skip_flag
+from aboard.core.launchers.flag_table import list_flags, obey_flag, obey_switch, refuse_flag, skip_flag
 from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherContext
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
@@ -21,13 +21,11 @@ from aboard.diagnoses.usage import pasted_commands
 NAME = "sbatch"
 
 _OWN_WAIT = "is not needed: Aboard follows the job; aboard launch -d doesn't"
+_ARRAY = pasted_commands.FLAG.fix("array")
 # Passed on to Aboard's own batch script.
 BATCH_PASSED_FLAGS = (
-    obey_flag("--batch"),
-    obey_flag("--kill-on-invalid-dep"),
-    obey_flag("--wait-all-nodes"),
-    obey_switch("--no-requeue"),
-    obey_switch("--requeue"),
+    *list_flags(obey_flag, "--batch --kill-on-invalid-dep --wait-all-nodes"),
+    *list_flags(obey_switch, "--no-requeue --requeue"),
 )
 GRAMMAR = FlagGrammar(
     launcher=NAME,
@@ -38,12 +36,7 @@ GRAMMAR = FlagGrammar(
         skip_flag("--ignore-pbs", takes=NOTHING, note="is not needed: only #SBATCH lines are read", accepted=("true",)),
         skip_flag("--parsable", takes=NOTHING, note=_OWN_WAIT),
         skip_flag("--wait", "-W", takes=NOTHING, note=_OWN_WAIT, accepted=("true",)),
-        refuse_flag(
-            "--array",
-            "-a",
-            note="each task of an array is a run of its own",
-            fix=pasted_commands.FLAG.fix("array"),
-        ),
+        refuse_flag("--array", "-a", note="each task of an array is a run of its own", fix=_ARRAY),
         refuse_flag("--export-file", note="Aboard passes on the variables of this shell"),
         refuse_flag("--get-user-env", takes=OPTIONAL, note="Aboard passes on the variables of this shell"),
     ),
@@ -114,8 +107,7 @@ def _read_script(flags: ParsedFlags, context: LauncherContext) -> tuple[str, str
     text = context.files.read(flags.target)
     if len(text) > _LONGEST or not _read_interpreter(text)[0]:
         seen = "its first line names no interpreter" if len(text) <= _LONGEST else "it is very long"
-        problem = Problem(where=escape_text(flags.target), seen=seen, fix=pasted_commands.BATCH.fix("shell"))
-        raise InputError(pasted_commands.BATCH, [problem])
+        raise InputError.of(pasted_commands.BATCH, escape_text(flags.target), seen, "shell")
     return flags.target, text
 
 
@@ -127,21 +119,13 @@ def _read_header(text: str, script: str) -> list[str]:
             break
         match = _HEADER.match(line)
         if match and match[1].strip() in {"hetjob", "packjob"}:
-            problem = Problem(
-                where=f"{escape_text(script)}, line {number}",
-                seen="a heterogeneous job is not supported",
-                fix=pasted_commands.BATCH.fix("shell"),
-            )
-            raise InputError(pasted_commands.BATCH, [problem])
+            seen = "a heterogeneous job is not supported"
+            raise InputError.of(pasted_commands.BATCH, f"{escape_text(script)}, line {number}", seen, "shell")
         try:
             words += shlex.split(match[1], comments=True) if match else []
         except ValueError:
-            problem = Problem(
-                where=f"{escape_text(script)}, line {number}",
-                seen="a quote is not closed",
-                fix=pasted_commands.BATCH.fix("quote"),
-            )
-            raise InputError(pasted_commands.BATCH, [problem]) from None
+            where = f"{escape_text(script)}, line {number}"
+            raise InputError.of(pasted_commands.BATCH, where, "a quote is not closed", "quote") from None
     return words
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
-from aboard.core.launchers.flag_table import FlagValueKind, obey_flag, refuse_flag, skip_flag
+from aboard.core.launchers.flag_table import FlagValueKind, list_flags, obey_flag, refuse_flag, skip_flag
 from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherContext
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, OWN_LOGS, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
 from aboard.core.launchers.slurm.task_layout import TaskLayout, is_in_job, plan_tasks
-from aboard.core.launchers.wrapped_commands import find_command_text, find_front_end, find_script, find_text_launcher
+from aboard.core.launchers.wrapped_commands import find_front_end, find_text_launcher, read_script
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import build_rank_program
 from aboard.core.text.input_text import find_env_name_error
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 from aboard.lazy_dataclass import dataclass
@@ -26,6 +26,8 @@ SLURM_COMMANDS = ("srun", "sbatch")
 _OWN_BINDING = "is not needed: each rank sees all cores of its node; aboard launch --bind pins ranks"
 _OWN_STOP = "is not needed: Aboard stops all ranks when one fails"
 _OTHER_PROGRAM = "Aboard runs no other programs before or after a rank"
+_COPIED = "files are copied by aboard launch --sync"
+_SET = ("true",)
 _SET_UP = pasted_commands.FLAG.fix("setup")
 _CONTAINER = "Aboard doesn't start containers of a Slurm plug-in"
 
@@ -34,30 +36,23 @@ GRAMMAR = FlagGrammar(
     flags=(
         *list_common_flags(NAME),
         obey_flag("--jobid"),
+        *list_flags(skip_flag, "--disable-status|-X --quit-on-interrupt", takes=NOTHING, note=_OWN_STOP, accepted=_SET),
+        *list_flags(skip_flag, "--msg-timeout --threads|-T --wait|-W", note=_OWN_STOP),
+        *list_flags(skip_flag, "--label|-l --unbuffered|-u", takes=NOTHING, note=OWN_LOGS, accepted=_SET),
         skip_flag("--accel-bind", note=_OWN_BINDING),
         skip_flag("--cpu-bind", note=_OWN_BINDING, accepted=("none", "no")),
-        skip_flag("--disable-status", "-X", takes=NOTHING, note=_OWN_STOP, accepted=("true",)),
         skip_flag("--exact", takes=NOTHING, note=_OWN_BINDING),
         skip_flag("--immediate", "-I", takes=OPTIONAL, note="is not used: the job waits for its nodes"),
         skip_flag("--kill-on-bad-exit", "-K", takes=OPTIONAL, note=_OWN_STOP, accepted=("", "1")),
-        skip_flag("--label", "-l", takes=NOTHING, note=OWN_LOGS, accepted=("true",)),
         skip_flag("--mpi", note="is not used: torch's ranks don't start with MPI", accepted=("none",)),
-        skip_flag("--msg-timeout", note=_OWN_STOP),
-        skip_flag("--overlap", takes=NOTHING, note=_OWN_BINDING, accepted=("true",)),
-        skip_flag("--preserve-env", "-E", takes=NOTHING, note="is not used: flags decide", accepted=("true",)),
-        skip_flag("--quit-on-interrupt", takes=NOTHING, note=_OWN_STOP, accepted=("true",)),
+        skip_flag("--overlap", takes=NOTHING, note=_OWN_BINDING, accepted=_SET),
+        skip_flag("--preserve-env", "-E", takes=NOTHING, note="is not used: flags decide", accepted=_SET),
         skip_flag("--resv-ports", takes=OPTIONAL, note="is not needed: Aboard chooses a free port"),
         skip_flag("--slurmd-debug", note=OWN_LOGS),
-        skip_flag("--threads", "-T", note=_OWN_STOP),
-        skip_flag("--unbuffered", "-u", takes=NOTHING, note=OWN_LOGS, accepted=("true",)),
-        skip_flag("--wait", "-W", note=_OWN_STOP),
-        refuse_flag("--bcast", takes=OPTIONAL, note="files are copied by aboard launch --sync"),
-        refuse_flag("--bcast-exclude", note="files are copied by aboard launch --sync"),
-        refuse_flag("--compress", takes=OPTIONAL, note="files are copied by aboard launch --sync"),
-        refuse_flag("--send-libs", takes=OPTIONAL, note="files are copied by aboard launch --sync"),
-        refuse_flag("--prolog", note=_OTHER_PROGRAM, fix=_SET_UP),
+        *list_flags(refuse_flag, "--bcast --compress --send-libs", takes=OPTIONAL, note=_COPIED),
+        refuse_flag("--bcast-exclude", note=_COPIED),
+        *list_flags(refuse_flag, "--prolog --task-prolog", note=_OTHER_PROGRAM, fix=_SET_UP),
         refuse_flag("--epilog", note=_OTHER_PROGRAM, accepted=("none",)),
-        refuse_flag("--task-prolog", note=_OTHER_PROGRAM, fix=_SET_UP),
         refuse_flag("--task-epilog", note=_OTHER_PROGRAM),
         refuse_flag("--het-group", note="ranks on a part of a heterogeneous job are not supported"),
         refuse_flag("--multi-prog", takes=NOTHING, note="all ranks run the same program"),
@@ -119,12 +114,7 @@ def find_step_command(words: Sequence[str]) -> Sequence[str]:
 
 def find_task_script(words: Sequence[str], read: Callable[[str], str | None]) -> str:
     """The launcher that a task calls by a shell or a front end; "" for other commands. `read` reads scripts."""
-    if name := find_front_end(words):
-        return name
-    text = find_command_text(words)
-    if text is None and (script := find_script(words)) is not None:
-        text = read(script)
-    return find_text_launcher(text or "")
+    return find_front_end(words) or find_text_launcher(read_script(words, read))
 
 
 def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[ParsedFlags, JobRequest, TaskLayout]:
@@ -201,8 +191,7 @@ def _read_exports(flags: ParsedFlags, environ: Mapping[str, str]) -> dict[str, s
     for item in items:
         name, equals, value = item.partition("=")
         if trouble := find_env_name_error(name):
-            problem = Problem(where=f"{NAME} --export", seen=trouble, fix=pasted_commands.FLAG.fix("export"))
-            raise InputError(pasted_commands.FLAG, [problem])
+            raise InputError.of(pasted_commands.FLAG, f"{NAME} --export", trouble, "export")
         if equals or name in environ:
             env[name] = value if equals else environ[name]
     return env

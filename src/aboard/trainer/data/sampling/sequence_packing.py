@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.durable_files import HashedFile, hold_lock, sync_folder, write_atomically
 from aboard.trainer.data.sampling.best_fit_packing import pack_lengths
 from aboard.trainer.data.sampling.document_segments import OverflowPolicy, Segments, TruncationLosses, build_segments
@@ -30,8 +30,7 @@ _PATIENCE = 3600.0
 def check_max_length(max_length: int) -> None:
     """Rejects a length without room for a prediction; also called before long work starts."""
     if max_length <= 1:
-        problem = Problem(where="max_length", seen=f"it is {max_length}", fix=data.LENGTH.fix())
-        raise InputError(data.LENGTH, [problem])
+        raise InputError.of(data.LENGTH, "max_length", f"it is {max_length}")
 
 
 def build_packed_sequences(
