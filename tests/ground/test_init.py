@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from json_documents import read_document
 
 from aboard.sandbox import Sandbox
 
@@ -22,6 +23,9 @@ def test_init_says_what_nodes_have_and_what_comes_next(make_box: Callable[..., S
     assert '- "n[1-2] slots=2"' in text
     assert "# env: {NCCL_SOCKET_IFNAME: eth1, GLOO_SOCKET_IFNAME: eth1}  # train over 10.78.0.0/16" in text
     assert box.head.run(["ls", "-A", "/shared"]).stdout.split() == ["aboard.yaml"]
+    again = box.head.run(["aboard", "init", "--json"], cwd="/shared", timeout=120)
+    kept = read_document("init", again.stdout)
+    assert (kept["action"], kept["next"], kept["cluster"]["fabric"]["interface"]) == ("keep", "aboard check", "eth1")
     private = box.head.run(["aboard", "init"], timeout=120).stdout
     assert "/home/crew is not shared with n[1-2]" in private
     assert private.splitlines()[-1].startswith("Next: aboard sync ")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from deadlines import wait_until
+from json_documents import read_document
 from launching import PYTHON, Going, Launches, build_sandbox
 
 from aboard.agent import process_tree
@@ -178,7 +179,9 @@ def test_a_finished_training_starts_no_ranks_and_another_batch_is_refused(four: 
 
 def test_a_model_comes_out(four: Sandbox, finetuned: str) -> None:
     """What `aboard export` writes is loaded by transformers, and says a token."""
-    _typed(four, "finetune", "aboard", "export", finetuned, "--to", "made")
+    said = _typed(four, "finetune", "aboard", "export", finetuned, "--to", "made", "--json")
+    made = read_document("export", said)
+    assert (made["checkpoint"].rpartition("/")[2], made["to"], made["report"]["files"]) == ("step-000006", "made", 1)
     say = (
         "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T\n"
         "m, t = M.from_pretrained('made'), T.from_pretrained('made')\n"

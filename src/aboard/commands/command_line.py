@@ -71,12 +71,31 @@ class CommandGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), what) for name, what in section.items()])
 
 
+def print_schema(context: click.Context, _option: click.Parameter, command: str | None) -> None:
+    if command is None or context.resilient_parsing:
+        return
+    import json  # noqa: PLC0415 - only for this option
+
+    from aboard.commands.shared.options.json_schema import build_command_schema  # noqa: PLC0415 - only for this option
+
+    click.echo(json.dumps(build_command_schema(command), indent=2))
+    context.exit()
+
+
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog='Completion with TAB, in bash: eval "$(_ABOARD_COMPLETE=bash_source aboard)"; also zsh_source, fish_source.',
 )
 @click.version_option(__version__, prog_name="aboard")
+@click.option(
+    "--json-schema",
+    type=click.Choice(("init", "export", "status", "logs", "why", "report")),
+    expose_value=False,
+    is_eager=True,
+    callback=print_schema,
+    help="Print the JSON schema of what this command prints with --json.",
+)
 def cli() -> None:
     """Run multi-node LLM training over ssh: check the nodes, launch or train, and diagnose failures.
 

@@ -87,7 +87,7 @@ def drawn(findings: Iterable[Finding]) -> Iterator[str]:
         assert isinstance(console.file, StringIO)
         yield console.file.getvalue()
     yield "\n".join(line for finding in every for line in format_finding_lines(finding))
-    yield from (text for text in texts_in(json.loads(dump_json(every))) if isinstance(text, str))
+    yield from (text for text in texts_in(json.loads(dump_json({"findings": every}))) if isinstance(text, str))
 
 
 def assert_harmless(findings: Iterable[Finding]) -> None:

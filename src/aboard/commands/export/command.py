@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.options.train_extra import require_train_extra
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_list
@@ -32,8 +33,16 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.option(
     "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model; default: the run's setting."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def export(
-    what: str, to: Path, checkpoint: str | None, dtype: str | None, *, merge: bool, trust_remote_code: bool
+    what: str,
+    to: Path,
+    checkpoint: str | None,
+    dtype: str | None,
+    *,
+    merge: bool,
+    trust_remote_code: bool,
+    as_json: bool,
 ) -> None:
     """Export a checkpoint as a transformers model: safetensors, config, tokenizer, generation config.
 
@@ -55,7 +64,8 @@ def export(
         what=what, to=to, cache=cache, dtype=dtype, name=checkpoint, merge=merge, trust_remote_code=trust_remote_code
     )
     console = Console(highlight=False)
-    with console.status(f"exporting {what}") if console.is_terminal else nullcontext() as status:
+    shown = console.is_terminal and not as_json
+    with console.status(f"exporting {what}") if shown else nullcontext() as status:
 
         def show_progress(done: int, total: int) -> None:
             if status is not None:
@@ -69,6 +79,9 @@ def export(
                 on_gathered=lambda: None if status is None else status.update(f"exporting {what}"),
             )
         )
+    if as_json:
+        click.echo(dump_json(done))
+        return
     if done.nodes:
         click.echo(f"gathered the weights from {format_list(done.nodes)}")
     for line in format_export(done):
@@ -78,15 +91,15 @@ def export(
 def format_export(result: "ExportResult") -> list[str]:
     """What was written, and the Python that loads it."""
     report, folder = result.report, repr(str(result.to))
-    size_note = f", {format_size(report['bytes'])}" if isinstance(report.get("bytes"), int) else ""
-    notes = [str(note) for note in report.get("notes") or ()]
+    size_note = f", {format_size(report['bytes'])}" if report.get("bytes") is not None else ""
+    notes = list(report.get("notes") or ())
     if result.active:
         chosen = "best" if result.best is not None else "newest"
         notes.append(f"the run is still training: this is its {chosen} checkpoint so far; export again when it is over")
     why = "" if result.best is None else f", the best checkpoint ({result.best}),"
     wrote = f"exported {result.checkpoint}{why} to {result.to}{size_note}"
     base = report.get("base")
-    if not isinstance(base, str):
+    if base is None:
         return [*notes, wrote, f"    AutoModelForCausalLM.from_pretrained({folder})"]
     return [
         *notes,

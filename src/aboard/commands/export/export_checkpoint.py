@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from aboard.commands.shared.local_checkpoints import (
     ChosenCheckpoint,
@@ -32,18 +32,29 @@ MODULE = "aboard.trainer.model.export"
 SECONDS = 4 * 3600.0
 
 
+class ExportReport(TypedDict):
+    """What was written; `base` is the model that an exported adapter needs."""
+
+    files: int
+    bytes: int
+    dtype: str
+    base: str | None
+    notes: list[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """The exported model, its checkpoint, and the exporter's report."""
+    """The exported model, its checkpoint, and the exporter's report.
+
+    `nodes` are those that parts were gathered from. `best` is the evaluation for which this checkpoint was chosen
+    instead of the newest. `active` means that the run still trains, and will save newer checkpoints.
+    """
 
     checkpoint: Path
     to: Path
-    report: dict[str, Any]
-    # The nodes that parts were gathered from.
+    report: ExportReport
     nodes: tuple[str, ...] = ()
-    # The evaluation for which this checkpoint was chosen instead of the newest.
     best: BestEvaluation | None = None
-    # Whether the run still trains, and will save newer checkpoints.
     active: bool = False
 
 
@@ -125,7 +136,7 @@ async def _convert_checkpoint(request: ExportRequest, checkpoint: Path, training
         if isinstance(training.get(option), str):
             options += [f"--{option}", str(_expand_home(training[option]))]
     report = await ask_trainer(MODULE, str(checkpoint), str(request.to), *options, seconds=SECONDS)
-    return ExportResult(checkpoint=checkpoint, to=request.to, report=report)
+    return ExportResult(checkpoint=checkpoint, to=request.to, report=cast("ExportReport", report))
 
 
 def _expand_home(path: str) -> Path:

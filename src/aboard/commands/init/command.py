@@ -12,8 +12,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.commands.check.live_view import show_live_check
-from aboard.commands.init.write_config import choose_output_action, discover_cluster, write_starter_file
+from aboard.commands.init.write_config import OutputAction, choose_output_action, discover_cluster, write_starter_file
 from aboard.commands.shared.copyable_commands import REMARK, CopyableCommands
+from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.printed_output import print_report
 from aboard.config.input_files import DEFAULT_FILE
@@ -25,16 +26,29 @@ from aboard.core.text.input_text import format_count
 from aboard.diagnoses import AboardError, format_shell
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.lazy_dataclass import dataclass
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 # A wider column of names leaves too little room beside it.
 _WIDEST_NAMES = 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class InitDocument:
+    """What was found, whether `output` was created, extended or kept, and the command to type `next`."""
+
+    output: str
+    action: OutputAction
+    cluster: DiscoveredCluster
+    next: str
+
+
 class InitSummary:
     """The nodes, what they have in common, the file, and the next command, which reads `default` files by itself."""
 
-    def __init__(self, cluster: DiscoveredCluster, *, output: str, action: str = "create", default: bool) -> None:
+    def __init__(
+        self, cluster: DiscoveredCluster, *, output: str, action: OutputAction = "create", default: bool
+    ) -> None:
         self._cluster = cluster
         self._output = output
         self._action = action
@@ -57,6 +71,11 @@ class InitSummary:
         yield from list_common_facts(self._cluster)
         yield self._describe_action()
         yield f"Next: {self._format_next()}"
+
+    def document(self) -> InitDocument:
+        return InitDocument(
+            output=self._output, action=self._action, cluster=self._cluster, next=self._format_next().split(REMARK)[0]
+        )
 
     def _describe_action(self) -> str:
         count = format_count(len(self._cluster.nodes), "node")
@@ -81,7 +100,10 @@ def _list_groups(cluster: DiscoveredCluster) -> Iterator[tuple[str, list[str]]]:
 @click.option("-y", "--yes", is_flag=True, help="Take the defaults and never ask.")
 @click.option("-o", "--output", metavar="FILE", default=DEFAULT_FILE, show_default=True, help="The file to write.")
 @click.option("--schema", "wants_schema", is_flag=True, help="Print the JSON schema of aboard.yaml for your editor.")
-def init(hosts: tuple[str, ...], hostfile: str | None, yes: bool, output: str, wants_schema: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def init(
+    hosts: tuple[str, ...], hostfile: str | None, yes: bool, output: str, wants_schema: bool, as_json: bool
+) -> None:
     """Find the nodes, ask each what it has, and write an aboard.yaml.
 
     HOSTS are names or node sets, such as gpu[01-16] or alice@gpu01. Without HOSTS and --hostfile, Aboard takes the
@@ -99,24 +121,28 @@ def init(hosts: tuple[str, ...], hostfile: str | None, yes: bool, output: str, w
         return
     nodes = find_nodes(hosts, hostfile, home=Path.home())
     action = choose_output_action(output, nodes)
-    click.echo(f"Nodes from {escape_text(nodes.source, 200)}: {fold_names(entry.name for entry in nodes.entries)}")
+    names = fold_names(entry.name for entry in nodes.entries)
+    click.echo(f"Nodes from {escape_text(nodes.source, 200)}: {names}", err=as_json)
     if nodes.guessed and not yes:
         _ask_consent()
     console = Console(highlight=False)
-    found = _discover(nodes, console)
+    found = _discover(nodes, console, quiet=as_json)
     write_starter_file(output, nodes, found, action)
     summary = InitSummary(found, output=output, action=action, default=output == DEFAULT_FILE)
-    print_report(console, summary, summary.lines())
+    if as_json:
+        click.echo(dump_json(summary.document()))
+    else:
+        print_report(console, summary, summary.lines())
 
 
 def _ask_consent() -> None:
     if not sys.stdin.isatty():
         raise AboardError(commands.INIT_ASK, "can't ask: stdin is not a terminal")
-    click.confirm("Contact these nodes and write them to aboard.yaml?", default=True, abort=True)
+    click.confirm("Contact these nodes and write them to aboard.yaml?", default=True, abort=True, err=True)
 
 
-def _discover(nodes: FoundNodes, console: Console) -> DiscoveredCluster:
+def _discover(nodes: FoundNodes, console: Console, *, quiet: bool) -> DiscoveredCluster:
     raise_open_file_limit(len(nodes.entries))
     here = inspect_this_machine()
-    with show_live_check(console) as watcher:
+    with show_live_check(console, quiet=quiet) as watcher:
         return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ, check_observer=watcher))

@@ -9,20 +9,21 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from time import time
-from typing import Any
+from typing import Any, cast
 
 from aboard import __version__
 from aboard.commands.report.last_output import read_last_output
 from aboard.commands.report.lateness_map import describe_lateness, fold_lateness
 from aboard.commands.report.metric_table import MetricTable, collect_metrics, describe_ledger, describe_metrics
 from aboard.commands.report.node_series import collect_node_series, describe_nodes
+from aboard.commands.report.page_data import Moment, NodeRanks, PageData, RunData, Verdict
 from aboard.commands.report.rank_series import RankSeries, describe_ranks
 from aboard.commands.report.run_settings import compare_settings, read_settings
 from aboard.commands.report.run_timeline import Timeline, build_timeline, list_spells, list_verdicts
 from aboard.commands.report.thin_series import choose_rows
 from aboard.commands.runs.bundle import redact_plan_value
 from aboard.commands.runs.status import summarize_folded_run
-from aboard.commands.shared.json_output import to_plain_value
+from aboard.commands.shared.json_output import SCHEMA, to_plain_value
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses.untrusted import escape_text
@@ -36,8 +37,6 @@ from aboard.record.node_samples import read_node_samples
 from aboard.record.record_lines import select_figures
 from aboard.record.run_directory import RunDirectory
 
-# The version of the data of a page, as `--data` prints it.
-SCHEMA = 1
 MOST_RUNS = 8
 _MOST_SAVES = 400
 _MOST_RANKS_SHOWN = 3
@@ -55,18 +54,18 @@ class ReportOptions:
     compared: bool = False
 
 
-def build_report(runs: Sequence[RunDirectory], options: ReportOptions) -> dict[str, Any]:
+def build_report(runs: Sequence[RunDirectory], options: ReportOptions) -> PageData:
     """The data of a page about one run, or of one that compares several."""
     compared = replace(options, compared=len(runs) > 1, output=options.output and len(runs) == 1)
     described = [describe_run(run, compared) for run in runs]
-    page: dict[str, Any] = {"schema": SCHEMA, "aboard": __version__, "made": round(time(), 3), "runs": described}
+    removed = {kind: count for kind, count in sorted(options.scrub.removed.items()) if count}
+    page = PageData(schema=SCHEMA, aboard=__version__, made=round(time(), 3), runs=described, removed=removed)
     if len(runs) > 1:
         page["differences"] = compare_settings([run["settings"] for run in described])
-    removed = {kind: count for kind, count in sorted(options.scrub.removed.items()) if count}
-    return {**page, "removed": removed}
+    return page
 
 
-def describe_run(run: RunDirectory, options: ReportOptions) -> dict[str, Any]:
+def describe_run(run: RunDirectory, options: ReportOptions) -> RunData:
     """Everything that the record of one run has; a part that can't be read says so in `unreadable`."""
     unreadable: list[str] = []
     read = partial(_try_reading, unreadable)
@@ -97,7 +96,7 @@ def describe_run(run: RunDirectory, options: ReportOptions) -> dict[str, Any]:
         lambda: fold_lateness(read_lateness(run.lateness), start=start, stop=until, ranks=_count_ranks(plan, by_rank)),
         fold_lateness((), start=start, stop=until, ranks=1),
     )
-    described: dict[str, Any] = {
+    described: RunData = {
         "id": run.id,
         "state": summary.state if summary else "unknown",
         "note": summary.note if summary else "",
@@ -116,24 +115,25 @@ def describe_run(run: RunDirectory, options: ReportOptions) -> dict[str, Any]:
         "verdicts": read("verdicts", lambda: list_verdicts(timeline, findings), []),
         "attempts": [{"number": each.number, "at": round(each.at, 3), "step": each.step} for each in timeline.attempts],
         "checkpoints": _list_checkpoints(timeline),
-        "nonfinite": [[step, round(at, 2)] for step, at in table.nonfinite[:_MOST_SAVES]],
+        "nonfinite": [(step, round(at, 2)) for step, at in table.nonfinite[:_MOST_SAVES]],
         "metrics": read("metrics", lambda: describe_metrics(table), None),
         "ledger": read("ledger", lambda: describe_ledger(spells, table), {}),
-        "spells": [[spell.kind, round(spell.start, 3), round(spell.stop, 3)] for spell in spells[:2_000]],
+        "spells": [(spell.kind, round(spell.start, 3), round(spell.stop, 3)) for spell in spells[:2_000]],
         "lateness": read("lateness", lambda: describe_lateness(folded, by_rank), {"measured": False, "why": ""}),
         "samples": read("nodes", lambda: describe_nodes(series), None),
         "ranks": read("ranks", lambda: describe_ranks(ranks, by_rank), None),
         "settings": read("plan", lambda: read_settings(plan), {}),
         "output": [],
         "dropped": _describe_dropped(timeline, lines.dropped),
+        "unreadable": [],
     }
     if options.output:
         printed = _choose_ranks(described["verdicts"], timeline)
         described["output"] = read("logs", lambda: read_last_output(run, printed, options.scrub), [])
     described["unreadable"] = unreadable + [f"{timeline.unreadable} events"] * bool(timeline.unreadable)
-    output = described.pop("output")
-    shown = {name: value for name, value in described.items() if not (options.compared and name in _NOT_COMPARED)}
-    return {**options.scrub.value(shown), "output": output}
+    left_out = ("output", *(_NOT_COMPARED if options.compared else ()))
+    shown = {name: value for name, value in described.items() if name not in left_out}
+    return {**cast("RunData", options.scrub.value(shown)), "output": described["output"]}
 
 
 def _try_reading(unreadable: list[str], what: str, build: Callable[[], Any], otherwise: Any) -> Any:
@@ -170,9 +170,9 @@ def _read_plan(run: RunDirectory) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
-def _list_nodes(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_nodes(plan: Mapping[str, Any]) -> list[NodeRanks]:
     """The nodes and their ranks."""
-    found = []
+    found: list[NodeRanks] = []
     for node in plan.get("nodes") or ():
         ranks = [start["rank"] for start in node.get("starts") or () if isinstance(start.get("rank"), int)]
         found.append({"name": escape_text(str(node.get("name"))), "ranks": tuple(sorted(ranks))})
@@ -196,7 +196,7 @@ def _get_text(value: object) -> str:
     return to_plain_value(value)[:20_000] if isinstance(value, str) else ""
 
 
-def _list_checkpoints(timeline: Timeline) -> list[dict[str, Any]]:
+def _list_checkpoints(timeline: Timeline) -> list[Moment]:
     rows = choose_rows([[at for _, at in timeline.checkpoints]], buckets=_MOST_SAVES // 2)
     return [
         {
@@ -208,7 +208,7 @@ def _list_checkpoints(timeline: Timeline) -> list[dict[str, Any]]:
     ]
 
 
-def _choose_ranks(verdicts: Sequence[Mapping[str, Any]], timeline: Timeline) -> list[int]:
+def _choose_ranks(verdicts: Sequence[Verdict], timeline: Timeline) -> list[int]:
     """Whose output is shown: the ranks that the last verdicts name, the first that died, and rank 0."""
     first = timeline.run.generation.first_death
     named = [rank for verdict in verdicts if verdict["severity"] != "info" for rank in verdict["ranks"][:1]]

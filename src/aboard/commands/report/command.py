@@ -48,7 +48,7 @@ def report(runs: tuple[str, ...], output: str | None, compare: bool, no_output: 
         forwarded = read_from_batch_host(found[0], ["report", found[0].id, *target, *words])
     if forwarded is None:
         content = build_report(found, ReportOptions(scrub=SecretScrubber(users=list_users()), output=not no_output))
-        text = json.dumps(content, ensure_ascii=False) + "\n" if data else render_page(content, f"{name} – Aboard")
+        text = json.dumps(content) + "\n" if data else render_page(content, f"{name} – Aboard")
         forwarded = text.encode("utf-8", "backslashreplace")
     if data or output == STDOUT:
         sys.stdout.buffer.write(forwarded)

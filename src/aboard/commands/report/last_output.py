@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
-from typing import Any
 
+from aboard.commands.report.page_data import LastOutput, PrintedLine
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.fold_lines import OutputLine
 from aboard.diagnoses.untrusted import escape_text
@@ -17,7 +17,7 @@ _LONGEST_LINE = 2_000
 _MOST_BYTES = 2**20
 
 
-def read_last_output(run: RunDirectory, ranks: Sequence[int], scrub: SecretScrubber) -> list[dict[str, Any]]:
+def read_last_output(run: RunDirectory, ranks: Sequence[int], scrub: SecretScrubber) -> list[LastOutput]:
     """The last lines of each of the ranks that has printed any."""
     if not run.logs.is_dir():
         return []
@@ -36,7 +36,7 @@ def read_last_output(run: RunDirectory, ranks: Sequence[int], scrub: SecretScrub
         return found
 
 
-def _describe_output(rank: int, lines: Sequence[OutputLine], scrub: SecretScrubber) -> dict[str, Any]:
+def _describe_output(rank: int, lines: Sequence[OutputLine], scrub: SecretScrubber) -> LastOutput:
     pieces = [line.text.decode("utf-8", "replace") for line in lines]
     # What one stream printed is scrubbed as one text, since a key spans lines.
     texts = list(pieces)
@@ -49,12 +49,13 @@ def _describe_output(rank: int, lines: Sequence[OutputLine], scrub: SecretScrubb
         "rank": rank,
         "node": escape_text(lines[-1].node),
         "lines": [
-            {
-                "at": round(line.at, 3),
-                "stream": line.stream,
-                "text": escape_text(text.replace("\t", "    "), _LONGEST_LINE),
-                **({"missing": line.missing, "why": line.why} if line.missing else {}),
-            }
+            PrintedLine(
+                at=round(line.at, 3),
+                stream=line.stream,
+                text=escape_text(text.replace("\t", "    "), _LONGEST_LINE),
+                missing=line.missing,
+                why=line.why,
+            )
             for line, text in zip(lines, texts, strict=True)
         ],
     }

@@ -5,8 +5,8 @@ from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
+from aboard.commands.report.page_data import LatenessChart, SlowRank
 from aboard.core.run.lateness import LatenessWindow
 from aboard.core.text.durations import format_duration, format_latency
 from aboard.lazy_dataclass import dataclass
@@ -94,7 +94,7 @@ def fold_lateness(windows: Iterable[LatenessWindow], *, start: float, stop: floa
     return folded
 
 
-def describe_lateness(folded: LatenessMap, nodes: Mapping[int, str]) -> dict[str, Any]:
+def describe_lateness(folded: LatenessMap, nodes: Mapping[int, str]) -> LatenessChart:
     """The map as base64 of 16-bit cells, row by row, in units of `unit` seconds, and the slowest ranks in words."""
     if not folded.windows:
         return {"measured": False, "why": _explain_missing(folded.unmeasured)}
@@ -127,7 +127,7 @@ def describe_lateness(folded: LatenessMap, nodes: Mapping[int, str]) -> dict[str
     }
 
 
-def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[dict[str, Any]]:
+def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[SlowRank]:
     """The ranks that cost the run most, with when and how much."""
     costly = sorted(folded.totals.items(), key=lambda each: -each[1].lost)
     return [
@@ -137,7 +137,7 @@ def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[dic
     ]
 
 
-def _describe_rank(rank: int, total: _RankTotal, node: str, folded: LatenessMap) -> dict[str, Any]:
+def _describe_rank(rank: int, total: _RankTotal, node: str, folded: LatenessMap) -> SlowRank:
     start, stop = _find_densest(total.late_windows)
     inside = [mean for begin, end, mean in total.late_windows if begin >= start and end <= stop]
     mean = sum(inside) / len(inside)

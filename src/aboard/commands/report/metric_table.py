@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from math import inf
-from typing import Any
 
+from aboard.commands.report.page_data import Curve, Evaluations, Ledger, Metrics
 from aboard.commands.report.run_timeline import Spell
 from aboard.commands.report.thin_series import choose_rows, round_number
 from aboard.lazy_dataclass import dataclass
@@ -64,7 +64,7 @@ def collect_metrics(lines: Iterable[MetricsLine]) -> MetricTable:
     return table
 
 
-def describe_metrics(table: MetricTable) -> dict[str, Any]:
+def describe_metrics(table: MetricTable) -> Metrics:
     """The columns, thinned: `live` has each step once, `lost` the steps that a later attempt repeated."""
     live, lost = _separate_lost(table)
     segments: dict[int, list[int]] = {}
@@ -102,7 +102,7 @@ def _thin_rows(table: MetricTable, rows: Sequence[int], buckets: int) -> list[in
     return [rows[place] for place in choose_rows(used or columns, buckets=buckets)]
 
 
-def _take_rows(table: MetricTable, rows: Sequence[int]) -> dict[str, Any]:
+def _take_rows(table: MetricTable, rows: Sequence[int]) -> Curve:
     columns = {name: tuple(round_number(column[row]) for row in rows) for name, column in table.columns.items()}
     return {
         "step": tuple(table.steps[row] for row in rows),
@@ -112,7 +112,7 @@ def _take_rows(table: MetricTable, rows: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _describe_evaluations(table: MetricTable) -> dict[str, Any]:
+def _describe_evaluations(table: MetricTable) -> Evaluations:
     rows = choose_rows([[loss for _, _, loss in table.evaluations]], buckets=_MOST_EVALUATIONS // 2)
     chosen = [table.evaluations[row] for row in rows]
     return {
@@ -122,7 +122,7 @@ def _describe_evaluations(table: MetricTable) -> dict[str, Any]:
     }
 
 
-def describe_ledger(spells: Sequence[Spell], table: MetricTable) -> dict[str, Any]:
+def describe_ledger(spells: Sequence[Spell], table: MetricTable) -> Ledger:
     """Where the time went: seconds of each class in all and in each bucket of time; both add up to the wall time.
 
     Time of steps is divided further by the trainer's own ledger, as far as that accounts for it.

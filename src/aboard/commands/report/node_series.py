@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from statistics import median
-from typing import Any
 
+from aboard.commands.report.page_data import Charts, Series
 from aboard.commands.report.thin_series import choose_rows, round_number
 from aboard.core.text.byte_sizes import format_size
 from aboard.lazy_dataclass import dataclass
@@ -67,7 +67,7 @@ def collect_node_series(samples: Iterable[NodeSample]) -> dict[str, NodeSeries]:
     return found
 
 
-def describe_nodes(series: Mapping[str, NodeSeries]) -> dict[str, Any]:
+def describe_nodes(series: Mapping[str, NodeSeries]) -> Charts:
     """The thinned series of each node, and in words what differs between nodes."""
     used = [
         name for name in FIGURES if any(value is not None for each in series.values() for value in each.columns[name])
@@ -84,7 +84,7 @@ def describe_nodes(series: Mapping[str, NodeSeries]) -> dict[str, Any]:
     }
 
 
-def _thin(series: NodeSeries, name: str, buckets: int) -> dict[str, Any]:
+def _thin(series: NodeSeries, name: str, buckets: int) -> Series:
     known = [(at, value) for at, value in zip(series.times, series.columns[name], strict=True) if value is not None]
     rows = choose_rows([[value for _, value in known]], buckets=buckets)
     return {

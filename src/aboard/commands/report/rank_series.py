@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from aboard.commands.report.page_data import Charts, Figures, Series
 from aboard.commands.report.thin_series import choose_rows, round_number
 from aboard.record.record_lines import select_figures
 
@@ -27,12 +28,12 @@ class RankSeries:
             self.ranks.setdefault(rank, []).append((at, known))
 
 
-def describe_ranks(series: RankSeries, nodes: Mapping[int, str]) -> dict[str, Any]:
+def describe_ranks(series: RankSeries, nodes: Mapping[int, str]) -> Charts:
     """The thinned series of each rank."""
     buckets = max(10, min(_BUCKETS, _MOST_POINTS // max(1, len(series.ranks) * len(_FIGURES) * 2)))
-    described = []
+    described: list[Figures] = []
     for rank, rows in sorted(series.ranks.items()):
-        figures = {}
+        figures: dict[str, Series] = {}
         for place, name in enumerate(_FIGURES):
             known = [(at, values[place]) for at, values in rows if values[place] is not None]
             chosen = [known[row] for row in choose_rows([[value for _, value in known]], buckets=buckets)]

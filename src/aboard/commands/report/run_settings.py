@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aboard.commands.report.page_data import SettingRow
 from aboard.commands.runs.bundle import REDACTED, redact_plan_value
 from aboard.core.secrets.secret_names import HIDDEN
 from aboard.record.json_documents import read_training
@@ -44,7 +45,7 @@ def read_settings(plan: Mapping[str, Any]) -> dict[str, str]:
     return dict(list(shown.items())[:_MOST_SETTINGS])
 
 
-def compare_settings(settings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def compare_settings(settings: Sequence[Mapping[str, str]]) -> list[SettingRow]:
     """One row for each setting that is not the same in all runs; null where a run doesn't have it."""
     names = dict.fromkeys(name for each in settings for name in each)
     rows = ((name, [each.get(name) for each in settings]) for name in names)

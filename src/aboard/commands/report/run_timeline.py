@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
+from aboard.commands.report.page_data import Verdict
 from aboard.commands.shared.json_output import to_plain_value
 from aboard.core.evidence.verdict import SLOW
 from aboard.core.run.events import Event
@@ -128,7 +129,7 @@ def _get_word(value: object) -> str:
     return value.visible() if isinstance(value, Untrusted) else ""
 
 
-def list_verdicts(timeline: Timeline, findings: Iterable[Finding]) -> list[dict[str, Any]]:
+def list_verdicts(timeline: Timeline, findings: Iterable[Finding]) -> list[Verdict]:
     """Every verdict with the moment that it belongs to, the last one of the run first."""
     ended = timeline.run.generation.ending or (timeline.run.finished and timeline.last) or timeline.last
     failures = list(timeline.run.recoveries)
@@ -149,7 +150,7 @@ def list_verdicts(timeline: Timeline, findings: Iterable[Finding]) -> list[dict[
     return sorted(verdicts, key=lambda each: -each["at"])[:_MOST_VERDICTS]
 
 
-def _describe_finding(finding: Finding, **moment: Any) -> dict[str, Any]:
+def _describe_finding(finding: Finding, **moment: Any) -> Verdict:
     plain = {
         "code": finding.code,
         "title": finding.diagnosis.title,
@@ -161,10 +162,10 @@ def _describe_finding(finding: Finding, **moment: Any) -> dict[str, Any]:
         "fix": finding.fix,
     }
     consequences = [f"{each.code}: {each.seen}" for each in finding.consequences[:8]]
-    return {**to_plain_value(plain), "consequences": to_plain_value(consequences), **moment}
+    return cast("Verdict", {**to_plain_value(plain), "consequences": to_plain_value(consequences), **moment})
 
 
-def _describe_failure(failure: GenerationEnd) -> dict[str, Any]:
+def _describe_failure(failure: GenerationEnd) -> Verdict:
     """A failure after which the run went on."""
     title = ""
     with suppress(*_MALFORMED):
@@ -185,4 +186,4 @@ def _describe_failure(failure: GenerationEnd) -> dict[str, Any]:
         "down": failure.down,
     }
     moment = {"at": failure.at, "attempt": failure.number, "step": failure.step}
-    return {**to_plain_value(plain), "consequences": [], **moment}
+    return cast("Verdict", {**to_plain_value(plain), "consequences": [], **moment})

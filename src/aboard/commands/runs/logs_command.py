@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -13,7 +13,9 @@ from time import time
 import click
 
 from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
-from aboard.commands.shared.log_lines import LogLineFormatter, format_raw
+from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.log_lines import LogLineFormatter, format_raw, list_entries
+from aboard.commands.shared.printed_output import end_at_closed_pipe
 from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.run.events import STREAMS
@@ -75,6 +77,7 @@ MAX_LINES = 100_000
 @click.option(
     "--raw", "as_raw", is_flag=True, help="Print the bytes as the ranks wrote them, without times, names or folding."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each line of output.")
 def logs(
     run: str | None,
     rank: str | None,
@@ -87,6 +90,7 @@ def logs(
     follow: bool,
     no_fold: bool,
     as_raw: bool,
+    as_json: bool,
 ) -> None:
     """Show the output of a run's ranks, merged by time.
 
@@ -96,6 +100,8 @@ def logs(
     only in numbers; the earliest is shown. Dropped output is reported where it is missing. Without -n, only the last
     100,000 lines are read.
     """
+    if as_raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
     selection = LineSelection(
         ranks=None if rank is None else parse_ranks(rank),
         nodes=None if node is None else frozenset(expand_node_set(node, where="--node")),
@@ -117,16 +123,21 @@ def logs(
     if sys.stderr.isatty():
         click.secho(f"{run_directory.id}, {run_directory.state.value}", err=True, dim=True)
     log_lines = read_logs(run_directory, query, now=time())
-    try:
-        formatter = LogLineFormatter(
-            styled=sys.stdout.isatty(),
-            find_attempt=AttemptTimes(run_directory.events).find_attempt,
-            of_script=of_script,
-        )
-        _print_lines(log_lines, formatter, as_raw=as_raw, follow=follow)
-    except BrokenPipeError:
-        # `aboard logs | head` closes the pipe; Python would report an error when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    find_attempt = AttemptTimes(run_directory.events).find_attempt
+    with end_at_closed_pipe():
+        if as_json:
+            _print_entries(log_lines, find_attempt, of_script=of_script)
+        else:
+            formatter = LogLineFormatter(styled=sys.stdout.isatty(), find_attempt=find_attempt, of_script=of_script)
+            _print_lines(log_lines, formatter, as_raw=as_raw, follow=follow)
+
+
+def _print_entries(
+    log_lines: Iterable[FoldedLine], find_attempt: Callable[[float], int | None], *, of_script: bool
+) -> None:
+    for folded in log_lines:
+        for entry in list_entries(folded, find_attempt(folded.line.at), of_script=of_script):
+            click.echo(dump_json(entry, lines=True))
 
 
 def _print_lines(log_lines: Iterable[FoldedLine], lines: LogLineFormatter, *, as_raw: bool, follow: bool) -> None:

@@ -5,12 +5,13 @@ from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, Literal
 
 from aboard.commands.launch.slurm.job_runs import JobRun
 from aboard.commands.shared.local_checkpoints import list_checkpoints
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.events import Measurement
+from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
@@ -21,17 +22,21 @@ from aboard.record.json_documents import read_document, read_findings, read_trai
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
 
+SummaryState = Literal[
+    "running", "finished", "failed", "stopped", "refused", "blocked", "lost", "pending", "ended", "unknown"
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: `state` is running, finished, failed, stopped, refused, blocked or lost.
+    """One run. Only that of a job may be pending, ended or unknown; one that is refused was, by preflight.
 
-    Of a job it may also be pending, ended or unknown; one that is refused was, by preflight. `note` is why it was
-    stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
+    `began` is in seconds since 1970. `note` is why it was stopped, which codes refused it, what its record lacks, or
+    what Slurm says about its job.
     """
 
     id: str
-    state: str
+    state: SummaryState
     began: float
     world: int | None
     step: int | None
@@ -43,6 +48,15 @@ class RunSummary:
     goodput: float | None = None
     # How its attempts ended that failed, if there was more than one.
     attempts: tuple[GenerationEnd, ...] = ()
+    # What its conductor says, if it was asked.
+    progress: RunProgress | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusDocument:
+    """The runs, newest first; a single active run that was named has its `progress`."""
+
+    runs: tuple[RunSummary, ...]
 
 
 def list_summaries(runs: Iterable[RunDirectory], jobs: Mapping[str, JobRun]) -> Iterator[RunSummary]:
@@ -55,7 +69,7 @@ def summarize_job_run(job_run: JobRun) -> RunSummary:
     """A run in a Slurm job: Slurm knows its state before its conductor starts, and if this machine has no record."""
     summary, status = summarize_run(job_run.run), job_run.status
     if status is None:
-        state = "unknown" if job_run.is_silent else "ended"
+        state: SummaryState = "unknown" if job_run.is_silent else "ended"
         if job_run.is_recorded and summary.state != "lost":
             return summary
         return replace(
@@ -108,7 +122,25 @@ def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]
     )
 
 
-def _translate_end(status: JobStatus) -> str:
+def summarize_progress(run: RunDirectory, progress: RunProgress) -> RunSummary:
+    """An active run, without reading its record."""
+    return RunSummary(
+        id=run.id,
+        state="running",
+        began=run.began,
+        world=progress.world,
+        step=progress.step,
+        findings=(),
+        note=progress.stopping,
+        generation=progress.generation,
+        spent=progress.spent,
+        goodput=progress.goodput,
+        attempts=progress.attempts,
+        progress=progress,
+    )
+
+
+def _translate_end(status: JobStatus) -> SummaryState:
     """How a run ended whose record is elsewhere, by the state of its job; the conductor's exit code is the job's."""
     if status.state == "CANCELLED" or status.exit_code == EXIT_INTERRUPTED:
         return "stopped"
@@ -122,7 +154,7 @@ def _describe_forgotten(job_run: JobRun) -> str:
     return f"Slurm no longer knows job {job_run.job.id}, nor how it ended{place}"
 
 
-def _describe_state(run: RunDirectory, folded: Run) -> str:
+def _describe_state(run: RunDirectory, folded: Run) -> SummaryState:
     if run.state is RunState.RUNNING:
         return "running"
     if folded.finished is not None:

@@ -9,16 +9,24 @@ from time import sleep, time
 import click
 from rich.console import Console
 
+from aboard.commands.launch.slurm.job_runs import JobRun
 from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.launch.view.run_cost import format_cost
 from aboard.commands.runs.run_list import RunListEntry, RunListView, format_run_lines
-from aboard.commands.runs.status import RunSummary, list_summaries, summarize_job_run, summarize_run
+from aboard.commands.runs.status import (
+    RunSummary,
+    StatusDocument,
+    list_summaries,
+    summarize_job_run,
+    summarize_progress,
+    summarize_run,
+)
 from aboard.commands.shared.conductor_client import ask_progress, watch_progress
 from aboard.commands.shared.json_output import dump_json
-from aboard.commands.shared.printed_output import print_findings, print_report
+from aboard.commands.shared.printed_output import end_at_closed_pipe, print_findings, print_report
 from aboard.core.run.run_progress import RunProgress, describe_attempt
 from aboard.core.run.run_state import GenerationEnd
 from aboard.record.run_directory import RunDirectory
@@ -30,21 +38,23 @@ POLL_SECONDS = 0.2
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--live", is_flag=True, help="Follow until the run ends; Ctrl-C stops only the view.")
+@click.option("-f", "--follow", "--live", "live", is_flag=True, help="Follow until the run ends; Ctrl-C ends the view.")
 @click.option("-a", "--all", "every", is_flag=True, help=f"List all runs, not only the newest {MAX_RUNS}.")
-@click.option("--json", "as_json", is_flag=True, help="With RUN: print its progress, goodput and ledger as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --follow, one line per change.")
 def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
     """List your runs, newest first, or show the progress of one.
 
-    RUN is a run's name or a prefix of it. With --live, the default is the latest run.
+    RUN is a run's name or a prefix of it. With --follow, the default is the latest run.
     """
     runs = Runs.of(os.environ)
     console = Console(highlight=False)
-    if as_json and (run is None or live):
-        raise click.UsageError("--json needs RUN, and shows it once")
     if run is None and not live:
         shown = runs.all() if every else runs.all()[:MAX_RUNS]
-        lines = [_build_run_line(each) for each in list_summaries(shown, find_slurm_runs(shown))]
+        summaries = tuple(list_summaries(shown, find_slurm_runs(shown)))
+        if as_json:
+            click.echo(dump_json(StatusDocument(runs=summaries)))
+            return
+        lines = [_build_run_line(each) for each in summaries]
         print_report(console, RunListView(lines), format_run_lines(lines))
         return
     run_directory = runs.find(run)
@@ -53,7 +63,8 @@ def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
     while live and run_directory.live and not run_directory.socket.exists():
         sleep(POLL_SECONDS)
     if as_json:
-        click.echo(dump_json(_build_json(run_directory)))
+        with end_at_closed_pipe():
+            _print_json(run_directory, where, follow=live)
     elif run_directory.live and run_directory.socket.exists():
         asyncio.run(_follow_progress(run_directory, console) if live else _show_progress(run_directory, console))
     else:
@@ -66,9 +77,40 @@ def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
         print_findings(console, run_summary.findings)
 
 
-def _build_json(run: RunDirectory) -> RunProgress | RunSummary:
-    """The live progress, or the summary of a record: `generation`, `step`, `spent` and `goodput` are in both."""
-    return asyncio.run(ask_progress(run)) if run.live and run.socket.exists() else summarize_run(run)
+def _print_json(run: RunDirectory, job: JobRun | None, *, follow: bool) -> None:
+    """With `follow`, a line for each change of anything but times and loads; the last one is of the finished record."""
+    live = run.live and run.socket.exists()
+    if live and follow:
+        asyncio.run(_print_changes(run))
+        while run.live:
+            sleep(POLL_SECONDS)
+        job = None
+    if live and not follow:
+        _print_document(summarize_progress(run, asyncio.run(ask_progress(run))))
+    else:
+        _print_document(summarize_run(run) if job is None else summarize_job_run(job), lines=follow)
+
+
+async def _print_changes(run: RunDirectory) -> None:
+    shown = None
+    async for progress in watch_progress(run):
+        if (key := _select_stable(progress)) != shown:
+            _print_document(summarize_progress(run, progress), lines=True)
+            shown = key
+
+
+def _print_document(run_summary: RunSummary, *, lines: bool = False) -> None:
+    click.echo(dump_json(StatusDocument(runs=(run_summary,)), lines=lines))
+
+
+def _select_stable(progress: RunProgress) -> tuple[object, ...]:
+    return (
+        (progress.generation, progress.phase, progress.there, progress.step, len(progress.attempts)),
+        (progress.restarting, progress.recovering, progress.stopping, progress.finished),
+        (progress.notices, progress.uncopied, progress.spares, progress.stall and progress.stall.key),
+        [(each.trouble, each.ranks) for each in progress.missing],
+        [(row.node, row.state) for row in progress.rows],
+    )
 
 
 def _print_attempts(attempts: Sequence[GenerationEnd]) -> None:

@@ -4,21 +4,27 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from dataclasses import fields, is_dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Unknown
-from aboard.diagnoses import Diagnosis, Severity
+from aboard.diagnoses import Diagnosis
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
 
+# The version of all documents: new keys don't change it, removed or renamed ones do.
+SCHEMA = 1
 # Characters of an untrusted text.
 _LONGEST_TEXT = 4096
 
 
-def dump_json(value: Any) -> str:
-    """The text that `--json` prints, for any value that `to_plain_value` accepts."""
-    return json.dumps(to_plain_value(value), indent=2, ensure_ascii=False)
+def dump_json(document: Any, *, lines: bool = False) -> str:
+    """The text that `--json` prints, for a dataclass or mapping; with `lines`, without line ends in it.
+
+    It is ASCII, so that neither a terminal nor the locale of a pipe changes it.
+    """
+    indent = None if lines else 2
+    return json.dumps({"schema": SCHEMA, **to_plain_value(document)}, indent=indent, allow_nan=False)
 
 
 def to_plain_value(value: Any) -> Any:
@@ -29,7 +35,7 @@ def to_plain_value(value: Any) -> Any:
     plain: Any
     match value:
         case Enum():
-            plain = value.word if isinstance(value, Severity) else to_plain_value(value.value)
+            plain = value.name.lower() if isinstance(value, IntEnum) else to_plain_value(value.value)
         case str() | Untrusted():
             plain = value.visible(_LONGEST_TEXT) if isinstance(value, Untrusted) else escape_lines(value)
         case None | int():
@@ -47,7 +53,7 @@ def to_plain_value(value: Any) -> Any:
         case _ if is_dataclass(value):
             plain = {name: to_plain_value(each) for name, each in _list_fields(value)}
         case _:
-            plain = str(value)
+            plain = escape_lines(str(value))
     return plain
 
 

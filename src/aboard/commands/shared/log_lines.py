@@ -18,6 +18,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.fold_lines import FoldedLine, OutputLine
 from aboard.core.text.rank_sets import fold_ranks
 from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
@@ -72,6 +73,43 @@ class LogLineFormatter:
             return "unknown-time"
         whole = when.isoformat(timespec="milliseconds")
         return whole.partition("T")[2] if self._styled else whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEntry:
+    """A line of output, with the `ranks` that printed it; if `alike`, theirs differ in numbers.
+
+    `text` is that of the earliest rank, on `node`. With --script, `ranks` is empty. `at` is in seconds since 1970.
+    `attempt` is null if the run had only one. If output was dropped here, `missing` is the number of bytes, and `why`
+    says where.
+    """
+
+    at: float
+    ranks: tuple[int, ...]
+    node: str
+    stream: str
+    attempt: int | None
+    alike: bool
+    text: str
+    missing: int
+    why: str
+
+
+def list_entries(folded: FoldedLine, attempt: int | None, *, of_script: bool = False) -> Iterator[LogEntry]:
+    """The same lines that `LogLineFormatter` prints."""
+    line = folded.line
+    for text in [""] if line.missing else _format_visible(line):
+        yield LogEntry(
+            at=line.at,
+            ranks=() if of_script else tuple(folded.ranks),
+            node=line.node,
+            stream=line.stream,
+            attempt=attempt,
+            alike=folded.alike,
+            text=text,
+            missing=line.missing,
+            why=line.why,
+        )
 
 
 def format_script(node: str, stream: str) -> str:

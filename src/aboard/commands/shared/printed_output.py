@@ -1,6 +1,9 @@
 """Prints what a flow returned."""
 
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 from rich.console import Console, RenderableType
@@ -37,3 +40,12 @@ def print_warnings(console: Console, findings: Sequence[Finding], *, without: st
     """Prints the warnings but those of one code, unless a finding stops the run: then they are printed with it."""
     if not any(each.severity is Severity.BLOCK for each in findings):
         print_findings(console, [each for each in findings if each.severity is Severity.WARN and each.code != without])
+
+
+@contextmanager
+def end_at_closed_pipe() -> Iterator[None]:
+    """`aboard logs | head` closes the pipe; Python would report an error when it flushes at exit."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,6 +25,7 @@ from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, Diagn
 from aboard.commands.why.external_jobs_command import print_nodes_verdict, print_pids_verdict
 from aboard.commands.why.log_files import LogExplanation, diagnose_logs
 from aboard.commands.why.replay_run import find_default_run, judge_finished_run
+from aboard.commands.why.run_explanation import explain_judgement, explain_run
 from aboard.commands.why.verdict_view import ReplayView, VerdictView
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.run.run_progress import describe_attempt
@@ -55,7 +56,7 @@ DIAGNOSES_BY_CODE = {
 @click.option(
     "--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes on this machine, whatever launched them."
 )
-@click.option("--json", "as_json", is_flag=True, help="With --log, --nodes or --pid: print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def why(
     words: tuple[str, ...],
     verbose: bool,
@@ -84,7 +85,7 @@ def why(
     the nodes: pip install py-spy. The exit codes are the same as with --log.
     """
     given = {"--log": logs, "--bundle": bundle is not None, "--nodes": nodes, "--pid": pids}
-    _refuse_combined_options([option for option, value in given.items() if value], words, as_json=as_json)
+    _refuse_combined_options([option for option, value in given.items() if value], words)
     if logs:
         print_log_explanation((*logs, *words), as_json=as_json)
     if nodes:
@@ -92,8 +93,10 @@ def why(
     if pids:
         print_pids_verdict((*pids, *words), as_json=as_json, verbose=verbose)
     if bundle is not None:
-        print_bundle_verdict(bundle, verbose=verbose)
+        print_bundle_verdict(bundle, as_json=as_json, verbose=verbose)
     what = _get_single_word(words)
+    if as_json and (codes or what in DIAGNOSES_BY_CODE):
+        raise click.UsageError("--json explains runs, logs and jobs; it has no codes")
     console = Console(highlight=False)
     if codes:
         console.print(CodeListView(ALL_SUBJECTS), crop=False)
@@ -103,24 +106,21 @@ def why(
         runs = Runs.of(os.environ)
         run = find_default_run(runs) if what is None else _find_run(what)
         where = forward_to_batch_host(run, what)
-        _print_run_verdict(console, run, where.status if where else None, verbose=verbose)
+        if as_json:
+            click.echo(dump_json(explain_run(run, where.status if where else None)))
+        else:
+            _print_run_verdict(console, run, where.status if where else None, verbose=verbose)
         runs.note_question()
         active = next((each.id for each in runs.all() if each.live), None) if what is None and not run.live else None
-        if active is not None:
+        if active is not None and not as_json:
             click.secho(f"aboard why {active}    # the run that is active", dim=True)
 
 
-def _refuse_combined_options(given: Sequence[str], words: Sequence[str], *, as_json: bool) -> None:
+def _refuse_combined_options(given: Sequence[str], words: Sequence[str]) -> None:
     """Refuses options that exclude each other."""
     if len(given) > 1 or ("--bundle" in given and words):
         seen = "--log, --bundle, --nodes and --pid cannot be combined"
-        fix = commands.WHY_OPTIONS.fix("alone")
-    elif as_json and (not given or "--bundle" in given):
-        seen = "--json works only with --log, --nodes or --pid"
-        fix = commands.WHY_OPTIONS.fix("json")
-    else:
-        return
-    raise InputError(commands.WHY_OPTIONS, [Problem(where="aboard why", seen=seen, fix=fix)])
+        raise InputError.of(commands.WHY_OPTIONS, "aboard why", seen)
 
 
 def _get_single_word(words: tuple[str, ...]) -> str | None:
@@ -195,12 +195,15 @@ def _read_logs(names: Sequence[str]) -> LogExplanation:
         return diagnose_logs(names, progress=reading.update)
 
 
-def print_bundle_verdict(name: str, *, verbose: bool) -> None:
+def print_bundle_verdict(name: str, *, as_json: bool, verbose: bool) -> None:
     """Diagnoses a bundle and exits with the same codes."""
     unpacked = replay_bundle(Path(name))
     judgement = unpacked.replayed
-    click.secho(f"{judgement.run}, packed by aboard {unpacked.version}", dim=True)
-    if judgement.why.findings or judgement.changed:
+    if not as_json:
+        click.secho(f"{judgement.run}, packed by aboard {unpacked.version}", dim=True)
+    if as_json:
+        click.echo(dump_json(explain_judgement(judgement)))
+    elif judgement.why.findings or judgement.changed:
         Console(highlight=False).print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
     else:
         click.echo("nothing wrong was found")

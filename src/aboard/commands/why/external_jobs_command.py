@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -21,14 +21,15 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.external_jobs import ExternalJob
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Judgement
+from aboard.core.evidence.verdict import Judgement, RuledOut
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.durations import format_duration
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses import Finding, InputError, Problem, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.lazy_dataclass import dataclass
 
 MOST_PLACES = 6
 
@@ -114,24 +115,58 @@ def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool
         click.secho(f"inspecting {names} until it is clear whether the job is making progress …", dim=True, err=True)
     judgement = asyncio.run(diagnose_external_job(cluster, pids))
     if as_json:
-        click.echo(dump_json(_build_json(judgement)))
+        click.echo(dump_json(_build_explanation(judgement)))
     else:
         view = ExternalJobView(judgement.world, judgement.evidence, judgement.why, verbose=verbose)
         Console(highlight=False).print(view, crop=False)
     sys.exit(choose_exit_code(judgement.why.findings[:1], blocking=Severity.WARN))
 
 
-def _build_json(verdict: ExternalJobVerdict) -> dict[str, object]:
-    world = verdict.world
-    ranks = {rank: {"node": seat.node, "pid": seat.process.pid} for rank, seat in sorted(world.ranks.items())}
-    return {
-        "what": world.what,
-        "world": world.size,
-        "master": f"{world.address}:{world.port}",
-        world.noun + "s": ranks,
-        "missing": world.missing,
-        "places": [{"ranks": ranks, "where": where} for ranks, where in group_by_place(world, verdict.evidence)],
-        "findings": verdict.why.findings,
-        "ruled_out": verdict.why.ruled_out,
-        "seconds": round(verdict.why.seconds, 3),
-    }
+@dataclass(frozen=True, kw_only=True)
+class JobSeat:
+    """Where a rank or launcher runs."""
+
+    node: str
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlace:
+    """Ranks that are at the same place in their program."""
+
+    ranks: tuple[int, ...]
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobExplanation:
+    """Why a job of another launcher is stuck: the first finding is the verdict.
+
+    Launchers that have not started ranks yet have the place of `ranks`.
+    """
+
+    what: str
+    world: int
+    master: str
+    ranks: Mapping[int, JobSeat]
+    missing: tuple[int, ...]
+    places: tuple[JobPlace, ...]
+    findings: tuple[Finding, ...]
+    ruled_out: tuple[RuledOut, ...]
+    seconds: float
+
+
+def _build_explanation(verdict: ExternalJobVerdict) -> JobExplanation:
+    job = verdict.world
+    places = group_by_place(job, verdict.evidence)
+    return JobExplanation(
+        what=job.what,
+        world=job.size,
+        master=f"{job.address}:{job.port}",
+        ranks={rank: JobSeat(node=seat.node, pid=seat.process.pid) for rank, seat in sorted(job.ranks.items())},
+        missing=job.missing,
+        places=tuple(JobPlace(ranks=tuple(ranks), where=where) for ranks, where in places),
+        findings=verdict.why.findings,
+        ruled_out=verdict.why.ruled_out,
+        seconds=round(verdict.why.seconds, 3),
+    )

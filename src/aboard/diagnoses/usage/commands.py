@@ -241,10 +241,7 @@ WHY_OPTIONS = Diagnosis(
     title="these options can't be combined",
     symptoms=("cannot be combined",),
     explanation="`aboard why` diagnoses one thing at a time: a run, a log, a bundle, or external processes.",
-    fixes={
-        "alone": "aboard why --nodes NODES…    # or one of the other options",
-        "json": "aboard why --json --log FILE…",
-    },
+    fixes="aboard why --nodes NODES…    # or one of the other options",
 )
 
 WHY_LOG = Diagnosis(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_documents import read_document
 from made_findings import made_finding
 from typed_commands import aboard
 
@@ -100,7 +101,7 @@ def _write_figures(run: RunDirectory) -> None:
 
 
 def build(*runs: RunDirectory, output: bool = True) -> dict[str, Any]:
-    return build_report(runs, ReportOptions(scrub=SecretScrubber(), output=output))
+    return {**build_report(runs, ReportOptions(scrub=SecretScrubber(), output=output))}
 
 
 @pytest.fixture
@@ -252,6 +253,8 @@ def test_the_command_writes_a_page_and_says_what_it_holds(tmp_path: Path, monkey
     assert result.code == 0, result.stderr
     assert "host names" in result.stdout
     assert (tmp_path / "20261119-0800-brave-otter.html").exists()
-    assert json.loads(aboard("report", "--data").stdout)["runs"][0]["id"] == "20261119-0900-calm-heron"
+    assert read_document("report", aboard("report", "--data").stdout)["runs"][0]["id"] == "20261119-0900-calm-heron"
+    compared = read_document("report", aboard("report", "--compare", "brave", "calm", "--data").stdout)
+    assert [run["id"][-5:] for run in compared["runs"]] == ["otter", "heron"]
     assert aboard("report", "--compare", "brave", "calm", "-o", "both.html").code == 0
     assert aboard("report", "brave", "calm").code == 3

@@ -20,7 +20,7 @@ from data_files import conversation, tokenizer, written
 
 from aboard.agent.container.container_command import ContainerSpec, wrap_command
 from aboard.commands.export.command import format_export
-from aboard.commands.export.export_checkpoint import ExportRequest, ExportResult, export_checkpoint
+from aboard.commands.export.export_checkpoint import ExportReport, ExportRequest, ExportResult, export_checkpoint
 from aboard.commands.launch.launch_view import format_finished_lines
 from aboard.commands.shared.check_resume import TrainingFinished
 from aboard.commands.shared.local_checkpoints import ChosenCheckpoint, find_checkpoint
@@ -737,14 +737,17 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
         asyncio.run(export_checkpoint(request, runs))
 
 
+REPORT: ExportReport = {"files": 1, "bytes": 2048, "dtype": "bfloat16", "base": None, "notes": []}
+
+
 def test_an_export_says_how_to_load_it() -> None:
     """A model by itself, an adapter with its base."""
-    done = ExportResult(checkpoint=Path("out/step-000002"), to=Path("it's"), report={"bytes": 2048, "base": None})
+    done = ExportResult(checkpoint=Path("out/step-000002"), to=Path("it's"), report=REPORT)
     assert format_export(done) == [
         "exported out/step-000002 to it's, 2 KiB",
         """    AutoModelForCausalLM.from_pretrained("it's")""",
     ]
-    lora = replace(done, report={"bytes": 2048, "base": "ORG/NAME", "notes": ["a note"]})
+    lora = replace(done, report={**REPORT, "base": "ORG/NAME", "notes": ["a note"]})
     assert format_export(lora) == [
         "a note",
         "exported out/step-000002 to it's, 2 KiB",
@@ -755,10 +758,10 @@ def test_an_export_says_how_to_load_it() -> None:
 
 def test_an_export_of_a_run_that_trains_on_says_so() -> None:
     """Its newest checkpoint is exported, and there will be newer ones."""
-    done = ExportResult(checkpoint=Path("out/step-000002"), to=Path("to"), report={}, active=True)
+    done = ExportResult(checkpoint=Path("out/step-000002"), to=Path("to"), report=REPORT, active=True)
     first, second, _load = format_export(done)
     assert first == "the run is still training: this is its newest checkpoint so far; export again when it is over"
-    assert second == "exported out/step-000002 to to"
+    assert second == "exported out/step-000002 to to, 2 KiB"
 
 
 def test_a_run_that_trains_and_has_no_checkpoint_yet_is_not_exported(tmp_path: Path) -> None:

@@ -589,7 +589,6 @@ def drawn(view: ExternalJobView) -> str:
         (("--pid", "0"), "why-pid"),
         (("--pid", "5", "--nodes", "n1"), "why-options"),
         (("--nodes", "n1", "--log", "x"), "why-options"),
-        (("--json", "brave-otter"), "why-options"),
     ],
 )
 def test_commands_that_mean_nothing(words: tuple[str, ...], code: str) -> None:

@@ -258,5 +258,5 @@ def test_the_command_line(tmp_path: Path) -> None:
     several = aboard("why", "--json", "--log", str(tmp_path / "a"), str(tmp_path / "b"))
     assert json.loads(several.stdout)["findings"][0]["code"] == "log-gpu-memory"
     assert aboard("why", "--log", str(tmp_path / "none")).code == 3
-    assert aboard("why", "--json").code == 3
+    assert aboard("why", "--json", "log-gpu-memory").code == 3
     assert aboard("why", "--bundle", "x", "--log", "y").code == 3
