@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REFUSED = """
 from aboard.diagnoses import (AboardError, Finding, Severity)
-from aboard.diagnoses.runs import hang
+from aboard.doctor.hang import diagnoses as hang
 from aboard.diagnoses.untrusted import Untrusted
 
 
