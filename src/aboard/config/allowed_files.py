@@ -75,10 +75,11 @@ def describe_settings(settings: Sequence[GuardedSetting], limit: int = MAX_BYTES
 
 
 def _show_value(setting: GuardedSetting, limit: int) -> str:
-    """Not that of a credential: the question may be in a log."""
+    """Not that of a credential, or an address where its variable should be: the question may be in a log."""
     section, _, name = setting.key.rpartition(".")
     # A key such as data.tokenizer is no variable.
     is_hidden = (not section or section.endswith(".env")) and is_credential(name)
+    is_hidden |= setting.key == "notify.webhook" and "://" in str(setting.value)
     return "(hidden)" if is_hidden else escape_text(str(setting.value), limit)
 
 

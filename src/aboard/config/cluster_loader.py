@@ -63,10 +63,15 @@ def load_cluster(
     nodes = _add_head(nodes, here, toward)
     if config is None:
         return Cluster(nodes=nodes, source=node_source.source)
-    from aboard.config.config_loader import build_recovery_request  # noqa: PLC0415 - as in _load_config
+    from aboard.config.config_loader import build_notify_settings, build_recovery_request  # noqa: PLC0415 - as in _load_config
 
-    recovery = build_recovery_request(config)
-    return Cluster(nodes=nodes, source=node_source.source, writes=_build_writes(config), recovery=recovery)
+    return Cluster(
+        nodes=nodes,
+        source=node_source.source,
+        writes=_build_writes(config),
+        recovery=build_recovery_request(config),
+        notify=build_notify_settings(config),
+    )
 
 
 def guess_nodes(

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from aboard.config.schema.aboard_yaml import AboardConfig, derive_source_name
 from aboard.config.schema.base_section import Section
 from aboard.config.validation_problems import find_subtree, list_problems, parse_position
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
+from aboard.core.monitoring.notify_settings import EVENTS, NotifySettings
 from aboard.core.run.recovery.recovery_request import RecoveryRequest
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -158,6 +160,29 @@ def build_recovery_request(config: LoadedConfig) -> RecoveryRequest:
     spares = tuple(section.spares) if isinstance(section.spares, list) else section.spares
     places = {name: f"recover.{name} ({config.where('recover', name)})" for name in said}
     return RecoveryRequest(**{**said, "spares": spares}, places=places)
+
+
+def build_notify_settings(config: LoadedConfig) -> NotifySettings:
+    """What the section `notify` asks for, with whole paths."""
+    section = config.document.notify
+    if section is None:
+        return NotifySettings()
+    webhook, command = section.webhook, list(section.command or ())
+    if command and "/" in command[0]:
+        command[0] = _build_path(config, command[0], "notify", "command", 0)
+    file = None if webhook is None else webhook.file
+    return NotifySettings(
+        env="" if webhook is None or webhook.env is None else webhook.env,
+        file="" if file is None else _build_path(config, file, "notify", "webhook", "file"),
+        format=section.format or "json",
+        command=tuple(command),
+        on=tuple(section.on or EVENTS),
+    )
+
+
+def _build_path(config: LoadedConfig, text: str, *key: int | str) -> str:
+    """The path of a file on this machine, which starts at the file that names it."""
+    return os.path.abspath(Path(config.base(*key)) / Path(text).expanduser())  # noqa: PTH100 - links stay
 
 
 def build_json_schema() -> str:

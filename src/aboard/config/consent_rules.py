@@ -149,6 +149,8 @@ USER = Rule(effect="logs in to the nodes under this name, and sends your files t
 PORT = Rule(effect="logs in at another ssh server of the node")
 ADDRESS = Rule(effect="connects ssh to this host in place of the node")
 FABRIC = Rule(effect="sends training traffic to these hosts")
+WEBHOOK = Rule(effect="sends messages about your runs to the address that is in this variable or file")
+COMMAND = Rule(effect="starts this program on this machine, with your rights")
 MODEL_CODE = Rule(
     harmless="false",
     effect="runs Python code that comes with the model, here and on each node",
@@ -178,6 +180,7 @@ SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
     "cluster.slurm.resubmit": {"limit": VALIDATED},
     "run": {"output": OUTPUT, "writes": VALIDATED},
     "recover": {**dict.fromkeys(("restarts", "min_nodes", "wait", "standby"), VALIDATED), "spares": NODES},
+    "notify": {"webhook": WEBHOOK, "command": COMMAND, **dict.fromkeys(("format", "on"), VALIDATED)},
     "data": {
         **dict.fromkeys(("files", "validation", "tokenizer", "template"), PATH),
         **dict.fromkeys(("format", "max_length", "packing", "loss_on"), VALIDATED),

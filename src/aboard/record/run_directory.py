@@ -56,6 +56,8 @@ class RunDirectory:
     # How late each rank was to collectives.
     lateness = _File("lateness.jsonl")
     findings = _File("findings.json")
+    # What was to be told elsewhere.
+    messages = _File("messages.jsonl")
     # The Python stacks of all ranks when the first one failed.
     stacks = _File("stacks.json")
     socket = _File("conductor.sock")
@@ -73,6 +75,10 @@ class RunDirectory:
     def snapshot(self, number: int) -> Path:
         """A snapshot that was judged: the replies of the nodes."""
         return self.path / f"{SNAPSHOT_PREFIX}{number:04}.json"
+
+    def deliveries(self, receiver: str) -> Path:
+        """Which messages this receiver has got."""
+        return self.path / f"messages-{receiver}.jsonl"
 
     @property
     def began(self) -> float:

@@ -55,7 +55,7 @@ def list_schema_keys(section: type[BaseModel], path: str = "") -> Iterator[tuple
 
 
 RULES = {path: find_rules(path) for path in (*SETTING_RULES, "train", "train.adapter")}
-SCHEMA_KEYS = [each for each in list_schema_keys(AboardConfig) if not each[0].endswith("container")]
+SCHEMA_KEYS = [each for each in list_schema_keys(AboardConfig) if not each[0].endswith(("container", "webhook"))]
 
 
 def test_every_key_of_the_schema_has_a_rule_or_is_a_section() -> None:
@@ -238,9 +238,12 @@ def list_printed_files() -> Iterator[tuple[str, str]]:
 
 
 def test_what_our_pages_print_needs_no_more_consent_than_they_say() -> None:
-    """Only the page about containers has such settings, and it says to type `aboard allow`."""
+    """Only two pages have such settings, and they say to type `aboard allow`."""
     asked = {name: keys for name, text in list_printed_files() if (keys := list_keys(text, ROOT / "examples"))}
-    assert asked == {"docs/containers.md#0": ["cluster.container"]}
+    assert asked == {
+        "docs/containers.md#0": ["cluster.container"],
+        "docs/monitoring.md#0": ["notify.webhook", "notify.command"],
+    }
     assert "aboard allow" in (ROOT / "docs/containers.md").read_text()
 
 
@@ -263,3 +266,11 @@ def test_the_documentation_has_the_rule_of_every_key_and_every_harmless_variable
     text = (ROOT / "docs/security.md").read_text()
     assert [row for row in list_table_rows() if row not in text] == []
     assert [name for name in HARMLESS_VARIABLES if f"`{name}`" not in text] == []
+
+
+def test_who_hears_of_a_run_needs_consent() -> None:
+    """An address, and a program that would run on this machine; an address where it must not stand is not shown."""
+    text = "notify: {webhook: {env: AWS_SECRET}, command: [./page, me], format: slack, on: [end]}"
+    assert list_keys(text) == ["notify.webhook", "notify.command"]
+    shown = describe_settings(list_settings("notify: {webhook: 'https://hooks.example/SECRET'}"))
+    assert shown[0] == "aboard.yaml:1:19  notify.webhook: (hidden)"

@@ -8,8 +8,9 @@ import pytest
 from deadlines import within
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from aboard.config.config_loader import build_json_schema, load_config_files
+from aboard.config.config_loader import build_json_schema, build_notify_settings, load_config_files
 from aboard.config.node_entries import read_section_entries
+from aboard.core.monitoring.notify_settings import EVENTS, NotifySettings
 from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -53,6 +54,11 @@ data:
   max_length: 4096
   loss_on: last
   allow: data-duplicates
+notify:
+  webhook: {file: hook}
+  format: slack
+  command: [./page, --me]
+  on: [failure, end]
 """
 
 
@@ -196,6 +202,42 @@ def test_wrong_sizes(files: Path, text: str) -> None:
 def test_a_run_says_both_where_and_how_much(files: Path) -> None:
     """One without the other can't be held against a disk."""
     assert [seen for seen, _ in problems(sets=("run.writes=1GB",))] == ["--set run.writes: run has no 'output'"]
+
+
+def test_who_hears_of_a_run(files: Path) -> None:
+    """Paths start at the file; without a list, every event is told."""
+    (files / "a.yaml").write_text(ALL_KEYS)
+    settings = build_notify_settings(load_config_files(["a.yaml"]))
+    assert settings == NotifySettings(
+        file=str(files / "hook"), format="slack", command=(str(files / "page"), "--me"), on=("failure", "end")
+    )
+    assert build_notify_settings(load_config_files([], ["notify.webhook.env=HOOK"])) == NotifySettings(env="HOOK")
+    assert NotifySettings().on == EVENTS
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ("webhook: https://hooks.example/SECRET", "the address is a secret"),
+        ("webhook: {env: 'https://hooks.example/SECRET'}", "this is not the name of a variable"),
+        ("webhook: {file: 'https://hooks.example/SECRET'}", "this is an address, not the path"),
+        ("webhook: {env: HOOK, file: SECRET}", "it needs one of env and file"),
+        ("webhook: {}", "it needs one of env and file"),
+        ("on: end", "it names no receiver"),
+        ("{command: page, format: slack}", "format is that of a web hook"),
+    ],
+)
+def test_an_address_in_the_file_is_refused_and_not_shown(files: Path, value: str, seen: str) -> None:
+    """The message says where it belongs; --set would put it on a command line, too."""
+    (files / "a.yaml").write_text(f"notify:\n  {value}\n")
+    with pytest.raises(InputError) as caught:
+        load_config_files(["a.yaml"])
+    (problem,) = caught.value.problems
+    assert seen in problem.seen
+    assert "SECRET" not in f"{problem}{problem.fix}"
+    with pytest.raises(InputError) as caught:
+        load_config_files([], ["notify.webhook=https://hooks.example/SECRET"])
+    assert "SECRET" not in f"{caught.value}{caught.value.problems}"
 
 
 def test_schema_is_golden() -> None:

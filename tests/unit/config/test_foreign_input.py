@@ -36,6 +36,7 @@ OTHER_READERS = {
     "commands/sync/environment/": "the Python environment of the user, which Aboard itself runs from",
     "commands/init/write_config.py": "adds to a file that choose_output_action has read",
     "commands/shared/conductor_client.py": "the run's own directory, in the state directory",
+    "commands/shared/messages/receivers.py": "posts to an address",
     "commands/launch/": "the run's own files, in the state directory",
     "commands/launch/slurm/watch_job.py": "the output of the user's own job",
     "commands/sync/": "sends what the user named, and receives into it: docs/security.md, A repository and A node",

@@ -3,24 +3,27 @@
 import asyncio
 import os
 import sys
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from aboard.commands.check.check_cluster import check_cluster
+from aboard.commands.check.check_cluster import CheckReport, check_cluster
 from aboard.commands.check.live_view import show_live_check
 from aboard.commands.check.report_view import CheckReportView, format_check_json, format_check_lines
 from aboard.commands.shared.findings.subject_results import SubjectStatus, summarize_subjects
+from aboard.commands.shared.messages.notify_problems import find_notify_problems
 from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
 from aboard.commands.shared.printed_output import print_report
 from aboard.config.this_machine import find_environment
 from aboard.core.exit_codes import choose_exit_code
+from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import Finding, InputError, Problem, sort_by_severity
 from aboard.diagnoses.usage import commands
 from aboard.doctor.collective import subject as collective
 from aboard.doctor.host.leftovers import END_LEFTOVERS, LEFTOVERS
@@ -83,8 +86,9 @@ def check(
     console = Console(highlight=False)
     spec = RankSpec(environment=find_environment(os.environ))
     with show_live_check(console, quiet=as_json) as watcher:
-        report = asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=spec, check_observer=watcher))
-    facts, found, seconds = report.facts, report.findings, report.seconds
+        checking = check_cluster(cluster, subjects, quick=quick, spec=spec, check_observer=watcher)
+        report, problems = asyncio.run(_check_with_notify(checking, NotifySettings() if only else cluster.notify))
+    facts, found, seconds = report.facts, sort_by_severity([*report.findings, *problems]), report.seconds
     outcomes = summarize_subjects(facts, subjects, report.by_subject)
     if as_json:
         click.echo(format_check_json(facts, outcomes, found, seconds))
@@ -97,6 +101,13 @@ def check(
         write_check_page(Path(page), facts, outcomes, found, seconds)
     untested = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
     sys.exit(choose_exit_code(found, strict=strict, untested=untested))
+
+
+async def _check_with_notify(
+    checking: Coroutine[None, None, CheckReport], settings: NotifySettings
+) -> tuple[CheckReport, list[Finding]]:
+    """The check, and whether this machine could send messages about a run: in a Slurm job, it is the batch host."""
+    return await asyncio.gather(checking, find_notify_problems(settings, os.environ))
 
 
 def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:

@@ -10,7 +10,7 @@ from aboard.commands.launch.conduct.conductor import Conductor
 from aboard.commands.launch.launch_run import LaunchResult
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.run_state import describe_spare
+from aboard.core.run.run_state import describe_spare, describe_unsent
 from aboard.core.text.input_text import format_count
 from aboard.record.run_directory import RunDirectory
 
@@ -36,6 +36,9 @@ class StartReporter:
             sys.stdout.flush()
         elif event.kind == "spare":
             sys.stdout.write(f"warning: {describe_spare(event.node, event.data['why'])}\n")
+            sys.stdout.flush()
+        elif event.kind == "unsent":
+            sys.stdout.write(f"{describe_unsent(event)}\n")
             sys.stdout.flush()
 
     def tick(self, now: float) -> None:

@@ -16,6 +16,7 @@ from aboard.commands.check.check_cluster import CheckReport
 from aboard.commands.check.check_observer import CheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor, RunObserver
 from aboard.commands.launch.conduct.control_socket import serve_control, serve_script_control
+from aboard.commands.launch.conduct.run_notifier import RunNotifier
 from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.commands.launch.slurm.continue_job import continue_training, requeue_job
 from aboard.commands.launch.slurm.job_conductor import JobWatch, record_own_job
@@ -67,6 +68,8 @@ class LaunchSession:
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(stop)
+                notifier = RunNotifier(self.spec.cluster.notify, record, run_observer)
+                await stack.enter_async_context(notifier)
                 control = await stack.enter_async_context(_Control(self.run, stop.stop))
 
                 def began(conductor: Conductor | None) -> None:
@@ -99,7 +102,7 @@ class LaunchSession:
                     self.spec,
                     record,
                     check_observer=check_observer,
-                    run_observer=run_observer,
+                    run_observer=notifier,
                     dialer=dialer,
                     on_report=on_report,
                     on_conductor=began,
@@ -107,6 +110,7 @@ class LaunchSession:
                 if stop.conductor is not None:
                     # Now with the port that was used.
                     record.write_plan(encode_plan(stop.conductor.plan))
+                notifier.tell_unstarted(result.blockers)
             if result.outcome is not None:
                 number = result.progress.generation if result.progress is not None else 1
                 record.write_findings(result.outcome.findings, generation=number)

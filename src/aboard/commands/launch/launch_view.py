@@ -30,7 +30,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import Action
-from aboard.core.run.run_state import describe_spare
+from aboard.core.run.run_state import describe_spare, describe_unsent
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines, quote_word
 from aboard.doctor.death.folded_tracebacks import TracebackFolder
@@ -168,6 +168,8 @@ class LaunchView:
             self.say(f"recovery: {event.data['why']}")
         elif event.kind == "spare":
             self.say(f"warning: {describe_spare(event.node, event.data['why'])}")
+        elif event.kind == "unsent":
+            self.say(describe_unsent(event))
         elif event.kind == "generation" and event.data["number"] > 1:
             # An attempt may be over before the next tick.
             self.tick(event.at)

@@ -22,6 +22,7 @@ from aboard.diagnoses.usage import (
     commands,
     configuration,
     environment,
+    messages,
     pasted_commands,
     planning,
     run_records,
@@ -81,6 +82,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     _build_subject(
         "runs", "a run can be found, described and stopped", "aboard", run_records, remote_runs, agent_protocol
     ),
+    _build_subject("notify", "messages about runs arrive", "aboard check", messages),
     _build_subject("sandbox", "the practice cluster works", "aboard sandbox", sandbox),
 )
 

@@ -29,6 +29,7 @@ from aboard.config.schema.field_types import (
     Word,
     refuse_value,
 )
+from aboard.config.schema.monitoring_sections import NotifySection
 from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
 from aboard.core.cluster.node_sets import MAX_NAMES
@@ -259,6 +260,8 @@ class AboardConfig(Section):
     """What the run writes; `aboard check` compares it with the free space."""
     recover: RecoverSection | None = None
     """What is done when a run fails: restarts, spare nodes."""
+    notify: NotifySection | None = None
+    """Who hears of a run's failures and of its end."""
     data: DataSection | None = None
     """The training data; `aboard data` checks it."""
     train: TrainSection | None = None

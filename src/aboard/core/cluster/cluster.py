@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from aboard.core.cluster.node import Node
+from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.run.recovery.recovery_request import RecoveryRequest
 from aboard.lazy_dataclass import dataclass
 
@@ -29,13 +30,14 @@ class PlannedWrites:
 class Cluster:
     """The nodes of a run. `source` says where they were read, for messages; `writes` is None if unknown.
 
-    `recovery` is what the same file asks for.
+    `recovery` and `notify` are what the same file asks for.
     """
 
     nodes: tuple[Node, ...]
     source: str = ""
     writes: PlannedWrites | None = None
     recovery: RecoveryRequest = RecoveryRequest()
+    notify: NotifySettings = NotifySettings()
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

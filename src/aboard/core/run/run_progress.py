@@ -141,6 +141,8 @@ class RunProgress:
     uncopied: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
     # Spares that can't take over now.
     spares: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
+    # Why messages about the run don't arrive.
+    unsent: tuple[str, ...] = ()
 
 
 def describe_attempt(attempt: GenerationEnd) -> str:
@@ -190,6 +192,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         notices=tuple(run.notices.values()),
         uncopied=tuple(run.describe_uncopied()),
         spares=tuple(describe_spare(name, why) for name, why in sorted(run.unfit_spares.items())),
+        unsent=tuple(filter(None, run.unsent.values())),
     )
 
 

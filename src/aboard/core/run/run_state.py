@@ -114,6 +114,12 @@ def describe_spare(name: str, why: str) -> str:
     return f"spare {name} is left out: {why}" if why else f"spare {name} passes its check again"
 
 
+def describe_unsent(event: Event) -> str:
+    """What the event says about messages, and what to type."""
+    why, fix = (_get_text(event, name).raw() for name in ("why", "fix"))
+    return escape_lines(f"warning: {why}\n    {fix}".rstrip() if why else "messages about this run arrive again")
+
+
 def name_run(name: Untrusted) -> str:
     """The run's id, as `aboard stop` takes it: a restart has the attempt's number behind it."""
     run, dot, attempt = name.visible(100).rpartition(".")
@@ -278,6 +284,8 @@ class Run:
     # The serials of the last two checkpoints that ranks saved, and of the last one that a node has the copies of.
     saved: tuple[int, ...] = ()
     copied: dict[str, int] = field(default_factory=dict)
+    # Why messages about the run don't arrive, by receiver.
+    unsent: dict[str, str] = field(default_factory=dict)
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)
     ledger: RunLedger = field(default_factory=RunLedger)
@@ -311,7 +319,7 @@ class Run:
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
-            case "restarting" | "recovering" | "spare":
+            case "restarting" | "recovering" | "spare" | "unsent":
                 self._apply_restart(event)
             case "dropped" if event.node:
                 counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
@@ -456,7 +464,11 @@ class Run:
             now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=command)
 
     def _apply_restart(self, event: Event) -> None:
-        """A generation needs another port, or failed, and this is done about it; or a spare changed."""
+        """A generation needs another port, or failed, and this is done about it; or spares or messages changed."""
+        if event.kind == "unsent":
+            receiver, why = (_get_text(event, name).visible(WHY_CHARS) for name in ("receiver", "why"))
+            self.unsent[receiver] = why
+            return
         if event.kind == "spare":
             self.unfit_spares.pop(event.node, None)
             if why := _get_text(event, "why").visible(WHY_CHARS):

@@ -53,6 +53,9 @@ CONFIG = Diagnosis(
         "slurm-option": Advice("write each option as sbatch takes it, for example --exclusive or --mem=0"),
         "slurm-key": Advice("remove it from extra, and write {key}: … in cluster.slurm"),
         "slurm-own": Advice("remove {option} from extra"),
+        "webhook": Advice(
+            "put the address into a variable or a file: webhook: {{env: ABOARD_WEBHOOK}} or webhook: {{file: PATH}}"
+        ),
         "steps": Advice("set a number of steps, or remove it to train num_train_epochs"),
         "split": Advice("write split: train; for a part of it, use max_steps, or validation: 2% to hold rows out"),
         "revision": Advice("write a commit, tag or branch for revision, and the Hub's configuration name for subset"),

@@ -75,7 +75,7 @@ class Conductor:
         self.run = Run(id=plan.run)
         # Called with the plan of a further generation.
         self.on_plan: Callable[[Plan], None] = lambda _plan: None
-        # The verdict on the last generation that failed.
+        # The verdict on the last generation that ended.
         self.verdict: tuple[Finding, ...] = ()
         self._lease = lease
         self._record = record
@@ -169,6 +169,7 @@ class Conductor:
                     await self.verdicts.forget()
                     continue
                 outcome = self.verdicts.conclude(self.plan, end)
+                self.verdict = outcome.findings
                 gives_up = end.stuck and self._on_stall is StallAction.STOP
                 if outcome.code == 0 or self._stops or gives_up or self._recovery is None:
                     break
@@ -195,7 +196,6 @@ class Conductor:
     async def _recover(self, recovery: RunRecovery, outcome: RunOutcome) -> tuple[Plan | None, str]:
         """The plan of the next generation, or None and why there is none. The verdict is recorded before any wait."""
         active = [part.node.name for part in self.plan.parts]
-        self.verdict = outcome.findings
         failure = classify_end(self.evidence(), outcome.findings)
         if recovery.settings.restarts and failure.kind is not FailureClass.PROGRAM:
             await self._await_settled()

@@ -77,7 +77,7 @@ class RosterView:
         stall = _render_stall(progress, width)
         yield from stall
         room -= len(stall)
-        shown = (*progress.notices, *progress.uncopied, *progress.spares)[:MOST_NOTICES]
+        shown = (*progress.notices, *progress.uncopied, *progress.spares, *progress.unsent)[:MOST_NOTICES]
         notices = [_render_line(Text(f"! {notice}", style="yellow")) for notice in shown]
         yield from notices
         room -= len(notices)

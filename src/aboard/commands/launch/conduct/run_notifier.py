@@ -1,0 +1,235 @@
+"""Tells of a run: writes messages to its record, and wakes the processes that deliver them."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from time import time
+from typing import Any, Self
+
+from aboard.commands.launch.conduct.conductor import Conductor, RunObserver
+from aboard.commands.launch.conduct.stall_monitor import LOSS
+from aboard.commands.shared.messages.notify_problems import SENDER, build_problem, build_task
+from aboard.core.evidence.verdict import SLOW
+from aboard.core.monitoring.notify_settings import NotifySettings
+from aboard.core.monitoring.run_message import RunMessage
+from aboard.core.run.events import Event
+from aboard.core.run.recovery.recovery_policy import Action
+from aboard.core.text.durations import format_duration
+from aboard.diagnoses import NO_FIX, AboardError, Finding
+from aboard.lazy_dataclass import dataclass
+from aboard.record.json_lines_journal import Journal, read_entries
+from aboard.record.run_record import Record
+
+# The longest time that the end of a run waits for its messages; their processes go on without it.
+FINISH_SECONDS = 2.0
+# Of a sender that is killed again and again.
+_MOST_STARTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sender:
+    receiver: str
+    process: "subprocess.Popen[bytes]"
+    stdin: int
+    stdout: int
+    ended: asyncio.Event
+
+
+class RunNotifier:
+    """An observer that passes everything on to `run_observer`, which also shows when messages don't arrive."""
+
+    def __init__(self, settings: NotifySettings, record: Record, run_observer: RunObserver) -> None:
+        self._settings = settings
+        self._record = record
+        self._run_observer = run_observer
+        self._journal = Journal(record.run.messages)
+        self._count = sum(1 for _ in read_entries(record.run.messages))
+        self._conductor: Conductor | None = None
+        self._senders: dict[str, _Sender] = {}
+        self._starts: Counter[str] = Counter()
+        self._problems: dict[str, Event] = {}
+        self._is_finishing = False
+        # Whether the last message was that something went wrong.
+        self._is_bad = False
+
+    async def __aenter__(self) -> Self:
+        for receiver in self._settings.receivers:
+            self._start(receiver)
+        return self
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, AboardError) and self._conductor is None:
+            self.tell_unstarted([error.diagnosis.finding(nodes=(), seen=error.seen, fix=error.fix)])
+        await self._finish()
+        self._journal.close()
+
+    # -- what the run observer gets ----------------------------------------------------------------------
+
+    def began(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        for problem in self._problems.values():
+            conductor.run.apply(problem)
+        self._run_observer.began(conductor)
+
+    def tick(self, now: float) -> None:
+        self._run_observer.tick(now)
+
+    def event(self, event: Event) -> None:
+        self._run_observer.event(event)
+        if self._conductor is None:
+            return
+        match event.kind:
+            case "recovering" if not event.data["again"] and event.data["action"] != Action.STOP:
+                self._tell_failure(self._conductor, event)
+            case "verdict":
+                self._tell_stall(self._conductor.stall)
+            case "stepping" if self._is_bad:
+                last = self._conductor.run.recoveries[-1] if self._conductor.run.recoveries else None
+                down = (
+                    "" if last is None or last.down is None else f"; ranks were down for {format_duration(last.down)}"
+                )
+                action = "" if last is None else f"{last.why}{down}"
+                self._tell("recovery", what="trains again", action=action)
+            case "finished":
+                self._tell_end(self._conductor, event)
+            case _:
+                pass
+
+    # -- messages ----------------------------------------------------------------------------------------
+
+    def tell_unstarted(self, blockers: Sequence[Finding]) -> None:
+        """Tells that no rank was started, if something blocked the start."""
+        if blockers:
+            self._tell("failure", "end", what="was not started", verdict=blockers[0])
+
+    def _tell_failure(self, conductor: Conductor, event: Event) -> None:
+        action = f"{event.data['action']}: {event.data['why']}"
+        verdict = conductor.verdict[0] if conductor.verdict else None
+        self._tell("failure", what="has failed", verdict=verdict, nodes=tuple(event.data["nodes"]), action=action)
+
+    def _tell_stall(self, verdict: Finding | None) -> None:
+        if verdict is None:
+            self._tell("recovery", what="makes progress again")
+            return
+        # A run with a loss that is not finite goes on.
+        others = {SLOW: "is slow", LOSS: "needs attention"}
+        what = next((what for family, what in others.items() if verdict.code.startswith(family)), "is stuck")
+        self._tell("stall", what=what, verdict=verdict)
+
+    def _tell_end(self, conductor: Conductor, event: Event) -> None:
+        code, why = event.data["code"], event.data["why"]
+        if code == 0 or conductor.run.stopping:
+            what = "has finished" if code == 0 else f"was stopped: {conductor.run.stopping}"
+            self._tell("end", what=what, exit_code=code)
+            return
+        verdict = conductor.verdict[0] if conductor.verdict else None
+        self._tell(
+            "failure", "end", what="has failed", verdict=verdict, action=f"the run has ended: {why}", exit_code=code
+        )
+
+    def _tell(self, *events: str, what: str, **values: Any) -> None:
+        self._is_bad = events[0] in ("failure", "stall")
+        if not self._settings.receivers or not any(event in self._settings.on for event in events):
+            return
+        run = None if self._conductor is None else self._conductor.run
+        message = RunMessage(
+            run=self._record.run.id,
+            events=events,
+            what=what,
+            at=time(),
+            attempt=1 if run is None else run.generation.number,
+            step=None if run is None else run.step,
+            **values,
+        )
+        self._count += 1
+        if not self._journal.append(message.build_document(self._count)):
+            self._note("record", "a message was lost: the disk of the record is full", NO_FIX)
+        for sender in self._senders.values():
+            self._write(sender, b"\n")
+
+    # -- processes that deliver them ---------------------------------------------------------------------
+
+    def _start(self, receiver: str) -> None:
+        run = self._record.run
+        try:
+            task = build_task(self._settings, receiver, os.environ)
+        except AboardError as error:
+            self._note(receiver, error.seen, error.fix)
+            return
+        task |= {"run": run.id, "conductor": os.getpid(), "messages": str(run.messages)}
+        task["deliveries"] = str(run.deliveries(receiver))
+        pipe = subprocess.PIPE
+        # In a session of its own: Ctrl-C is for the conductor, which then has something to say.
+        process = subprocess.Popen(SENDER, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
+        assert process.stdin is not None  # noqa: S101 - a pipe, see above
+        assert process.stdout is not None  # noqa: S101 - a pipe, see above
+        stdin, stdout = process.stdin.fileno(), process.stdout.fileno()
+        sender = _Sender(receiver=receiver, process=process, stdin=stdin, stdout=stdout, ended=asyncio.Event())
+        os.set_blocking(stdin, False)
+        os.set_blocking(stdout, False)
+        self._senders[receiver] = sender
+        self._starts[receiver] += 1
+        self._write(sender, json.dumps(task).encode() + b"\n")
+        asyncio.get_running_loop().add_reader(stdout, self._read, sender)
+
+    def _write(self, sender: _Sender, data: bytes) -> None:
+        # A full pipe wakes it, too; one that was killed shows by the end of its output.
+        with suppress(OSError):
+            os.write(sender.stdin, data)
+
+    def _read(self, sender: _Sender) -> None:
+        """Takes the problems that a sender reports; each is a short line, which a pipe does not divide."""
+        data = os.read(sender.stdout, 65536)
+        for line in data.splitlines():
+            why = json.loads(line)["why"]
+            problem = build_problem(self._settings, sender.receiver, why)
+            self._note(sender.receiver, *((problem.seen, problem.fix) if why else ("", NO_FIX)))
+        if not data:
+            asyncio.get_running_loop().remove_reader(sender.stdout)
+            sender.ended.set()
+            if not self._is_finishing and self._starts[sender.receiver] < _MOST_STARTS:
+                self._close(sender)
+                self._start(sender.receiver)
+
+    async def _finish(self) -> None:
+        """Waits a bounded time until all messages are delivered."""
+        self._is_finishing = True
+        senders = self._senders.values()
+        for sender in senders:
+            self._write(sender, b"end\n")
+            if sender.process.stdin is not None:
+                sender.process.stdin.close()
+        waits = [asyncio.create_task(sender.ended.wait()) for sender in senders]
+        if waits:
+            await asyncio.wait(waits, timeout=FINISH_SECONDS)
+        for sender, wait in zip(senders, waits, strict=True):
+            wait.cancel()
+            if not sender.ended.is_set():
+                asyncio.get_running_loop().remove_reader(sender.stdout)
+                why = "it has not confirmed all messages; a process goes on trying for a minute"
+                problem = build_problem(self._settings, sender.receiver, why)
+                self._note(sender.receiver, problem.seen, problem.fix)
+            self._close(sender)
+
+    def _close(self, sender: _Sender) -> None:
+        for stream in (sender.process.stdin, sender.process.stdout):
+            if stream is not None:
+                stream.close()
+        if sender.ended.is_set():
+            sender.process.wait()
+        else:
+            # It goes on without us: nobody waits for it.
+            sender.process.returncode = 0
+
+    def _note(self, receiver: str, why: str, fix: str) -> None:
+        """Records and shows that messages don't arrive; without a reason, that they do again."""
+        event = Event(node="", at=time(), kind="unsent", data={"receiver": receiver, "why": why, "fix": fix})
+        self._problems[receiver] = event
+        if self._conductor is not None:
+            self._conductor.run.apply(event)
+        self._record.event(event)
+        self._run_observer.event(event)

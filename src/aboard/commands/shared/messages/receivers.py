@@ -1,0 +1,142 @@
+"""Posts a message to a web hook, or starts a program with it; each within a time limit."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from types import FrameType
+from typing import Any, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from aboard.core.monitoring.run_message import format_body
+from aboard.diagnoses.untrusted import escape_text
+
+POST_SECONDS = 10.0
+COMMAND_SECONDS = 30.0
+# The answers of a server that asks to be asked again.
+_BUSY = (429, 503)
+_SUCCESS, _REDIRECT = range(200, 300), range(300, 400)
+
+
+class Undelivered(Exception):
+    """Why; `safe` to repeat if the receiver has certainly not got it."""
+
+    def __init__(self, why: str, *, safe: bool = False) -> None:
+        super().__init__(why)
+        self.safe = safe
+
+
+class Receiver(Protocol):
+    """Somebody who is to hear of a run."""
+
+    def probe(self) -> None:
+        """Raises Undelivered if a message would not arrive; sends none."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Delivers a message, or raises Undelivered."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """An address that was checked must not become another one."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Webhook:
+    """An address that messages are posted to; nothing that it raises contains it."""
+
+    def __init__(self, address: str, form: str) -> None:
+        self._address = address
+        self._form = form
+        # With the proxies that the environment names, and with certificates verified.
+        self._opener = build_opener(_NoRedirects)
+
+    def probe(self) -> None:
+        # Any answer will do: few services know this method, and none posts anything for it.
+        self._ask("HEAD", None)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        status = self._ask("POST", message)
+        if status in _REDIRECT:
+            raise Undelivered(f"the receiver redirects (status {status}), which is not followed")
+        if status not in _SUCCESS:
+            raise Undelivered(f"the receiver answered with status {status}", safe=status in _BUSY)
+
+    def _ask(self, method: str, message: Mapping[str, Any] | None) -> int:
+        data = None if message is None else json.dumps(format_body(message, self._form)).encode()
+        headers = {"Content-Type": "application/json", "User-Agent": "aboard"}
+        if message is not None:
+            headers["Idempotency-Key"] = message["id"]
+        try:
+            request = Request(self._address, data=data, headers=headers, method=method)  # noqa: S310 - see read_address
+            # What the receiver writes is not read.
+            with _limit_time(POST_SECONDS), self._opener.open(request, timeout=POST_SECONDS) as response:
+                return int(response.status)
+        except HTTPError as error:
+            error.close()
+            return error.code
+        except URLError as error:
+            # It failed before the request was complete.
+            raise Undelivered(self._describe(error.reason), safe=True) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise Undelivered(f"no answer: {self._describe(error)}") from None
+
+    def _describe(self, error: object) -> str:
+        """Without the address, of which errors of TLS and of names have a part."""
+        text = "timed out" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
+        host = urlsplit(self._address).hostname or self._address
+        return escape_text(
+            (text or type(error).__name__).replace(self._address, "[address]").replace(host, "[host]"), 300
+        )
+
+
+class Program:
+    """A program that gets each message on its stdin."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+
+    def probe(self) -> None:
+        if shutil.which(self._command[0]) is None:
+            raise Undelivered(f"{escape_text(self._command[0], 200)} is not an executable program")
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        null = subprocess.DEVNULL
+        try:
+            process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+            )
+        except OSError as error:
+            raise Undelivered(f"can't be started: {error.strerror}") from None
+        try:
+            process.communicate(json.dumps(message).encode() + b"\n", timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise Undelivered(f"did not end within {COMMAND_SECONDS:.0f} s, and was killed") from None
+        if process.returncode:
+            raise Undelivered(f"failed with exit code {process.returncode}")
+
+
+@contextmanager
+def _limit_time(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError when the time is over: a socket's own timeout begins again with each byte."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

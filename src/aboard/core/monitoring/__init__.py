@@ -1,0 +1,1 @@
+"""What a run reports elsewhere: messages about its events."""

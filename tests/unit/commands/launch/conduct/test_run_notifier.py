@@ -1,0 +1,133 @@
+"""The real conductor over simulated nodes tells a real web hook what happened, once, and is not held up by it."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deadlines import within
+from simulated_runs import EventList, conduct_simulated
+from webhook_server import SECRET, WebhookServer, serve_webhook
+
+from aboard.commands.launch.conduct import run_notifier
+from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.launch_run import LaunchResult
+from aboard.core.monitoring.notify_settings import NotifySettings
+from aboard.core.run.events import Event
+from aboard.core.run.recovery.recovery_policy import RecoverySettings
+from aboard.core.run.run_state import Run
+from aboard.record.event_log import read_events
+from aboard.record.runs import Runs
+from aboard.testing.fake_supervisor import FakeNodeFaults
+from aboard.testing.simulated_transport import run_simulator
+
+NODES = ("n1", "n2")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebhookServer]:
+    with serve_webhook() as running:
+        monkeypatch.setenv("HOOK", running.address)
+        # A busy machine must not lose the last message.
+        monkeypatch.setattr(run_notifier, "FINISH_SECONDS", 60.0)
+        yield running
+
+
+def conduct(
+    folder: Path,
+    faults: dict[str, FakeNodeFaults],
+    observer: EventList,
+    notify: NotifySettings | None = None,
+    recovery: RecoverySettings | None = None,
+) -> LaunchResult:
+    async def run() -> LaunchResult:
+        async with run_simulator() as socket:
+            settings = notify or NotifySettings(env="HOOK")
+            return await conduct_simulated(folder, socket, NODES, faults, settings, observer, recovery=recovery)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.ci
+def test_a_run_that_fails_is_one_message_with_its_verdict(tmp_path: Path, server: WebhookServer) -> None:
+    """The failure is also the end: who wants to hear of both hears of it once."""
+    observer = EventList()
+    launched = conduct(tmp_path, {"n2": FakeNodeFaults(dies={"3": 0.5})}, observer)
+    assert launched.outcome is not None
+    ((_at, message),) = server.posts
+    verdict = launched.outcome.findings[0]
+    assert (message["event"], message["ended"], message["exit_code"]) == ("failure", True, 1)
+    assert (message["code"], message["nodes"], message["ranks"]) == (verdict.code, ["n2"], [3])
+    (run,) = Runs(tmp_path).all()
+    headline, attempt, *rest = message["text"].splitlines()
+    assert headline == f"{run.id} has failed on n2: {verdict.diagnosis.title}"
+    assert attempt == "attempt 1"
+    assert rest[0].startswith("seen: ")
+    assert rest[-1] == "then: the run has ended: rank 3 on n2 died"
+    assert observer.list_data("unsent", "why") == []
+    assert all(SECRET.encode() not in path.read_bytes() for path in run.path.rglob("*") if path.is_file())
+
+
+@pytest.mark.ci
+def test_a_restart_a_recovery_and_a_stop_are_a_message_each(tmp_path: Path, server: WebhookServer) -> None:
+    """In this order; the first says what Aboard does about it, and the second how long ranks were down."""
+
+    def stop(conductor: Conductor, event: Event) -> None:
+        if event.kind == "stepping" and conductor.run.generation.number == 2:
+            conductor.stop("that is all")
+
+    killed = {"n2": FakeNodeFaults(kills={"1/3": 0.5})}
+    conduct(tmp_path, killed, EventList(stop), recovery=RecoverySettings(restarts=1))
+    posts = [body for _at, body in server.posts]
+    assert [(each["event"], each["ended"], each["attempt"]) for each in posts] == [
+        ("failure", False, 1),
+        ("recovery", False, 2),
+        ("end", True, 2),
+    ]
+    assert [each["id"].rpartition("-")[2] for each in posts] == ["1", "2", "3"]
+    assert posts[0]["action"].startswith("restart: ")
+    assert "ranks were down for" in posts[1]["action"]
+    assert posts[2]["headline"].endswith(" was stopped: that is all")
+
+
+@pytest.mark.ci
+def test_only_the_events_that_were_asked_for_are_told(tmp_path: Path, server: WebhookServer) -> None:
+    """A failed run is told to those who only want to hear of its end, too."""
+    killed = {"n2": FakeNodeFaults(kills={"1/3": 0.3, "2/3": 0.3})}
+    settings = NotifySettings(env="HOOK", on=("end",))
+    conduct(tmp_path, killed, EventList(), settings, RecoverySettings(restarts=1))
+    assert [(body["event"], body["attempt"]) for _at, body in server.posts] == [("failure", 2)]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("answer", ["hang", 404])
+def test_a_receiver_that_does_not_take_messages_is_a_warning(
+    tmp_path: Path, server: WebhookServer, answer: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends as without it, at most two seconds later; the warning is in the record, without the address."""
+    server.answer = answer
+    observer = EventList()
+    if answer == "hang":
+        monkeypatch.undo()
+        monkeypatch.setenv("HOOK", server.address)
+    with within(20.0):
+        launched = conduct(tmp_path, {"n2": FakeNodeFaults(dies={"3": 0.5})}, observer)
+    assert launched.outcome is not None
+    assert launched.outcome.code == 1
+    seen = observer.list_data("unsent", "why")
+    expected = "it has not confirmed all messages" if answer == "hang" else "the receiver answered with status 404"
+    assert expected in seen[-1]
+    (run,) = Runs(tmp_path).all()
+    folded = Run.replay(run.id, read_events(run.events))
+    assert expected in folded.unsent["webhook"]
+
+
+@pytest.mark.ci
+def test_without_an_address_the_run_goes_on(tmp_path: Path) -> None:
+    """What is missing, and how to set it, is the first thing that is shown."""
+    observer = EventList()
+    launched = conduct(tmp_path, {"n2": FakeNodeFaults(dies={"3": 0.5})}, observer, NotifySettings(env="NO_HOOK"))
+    assert launched.outcome is not None
+    assert observer.events[0].kind == "unsent"
+    assert observer.events[0].data["why"].startswith("the variable NO_HOOK is not set on ")
+    assert observer.events[0].data["fix"].startswith("read -rs NO_HOOK && export NO_HOOK")
