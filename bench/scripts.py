@@ -3,7 +3,7 @@
 Each file of bench/script_cases is a case: its files, the command, and the plan or the refusal that is right. All run in
 one sandbox of 2 nodes as `aboard launch --dry-run --capture --json -- COMMAND`. Front ends that are not installed are
 stand-ins, which start the launcher that the real ones start; the case says so.
---quick runs the cases that are marked `quick`, and measures no time.
+--quick runs the cases that are marked `quick`, and measures no time; `--only start` measures the time alone.
 """
 
 import fnmatch
@@ -42,9 +42,13 @@ ROUNDS = 5
 _CODE = re.compile(r"^✗ ([a-z][a-z0-9-]+)|\[([a-z][a-z0-9]*(?:-[a-z0-9]+)+)\]", re.MULTILINE)
 # They describe the rank, or the port that a dry run has chosen.
 _RANK_VARIABLES = {*list_torchrun_variables(), "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"}
-# Each rank says when it began; the script says when it called its launcher.
-_CLOCK = "import os, time\nif os.environ['RANK'] == '0':\n    open('began', 'w').write(str(time.time()))\n"
-_TIMED_SCRIPT = "#!/bin/bash\nset -e\ntorchrun --nnodes 2 --nproc_per_node 2 clock.py\n"
+# Rank 0 says when it came to this.
+_CLOCKS = {
+    "first rank, without torch": "import os, time\n",
+    "first all-reduce": "import os, time\nimport torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    "dist.all_reduce(torch.ones(1))\n",
+}
+_WRITE_TIME = "if os.environ['RANK'] == '0':\n    open('began', 'w').write(str(time.time()))\n"
 _TYPED = "torchrun --nnodes 2 --nproc_per_node 2 clock.py"
 
 
@@ -109,7 +113,8 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
             kind = f"; {case.stand_in} is a stand-in" if case.stand_in else ""
             told = f"    {case.name:<26} {outcome.verdict.value} ({time.monotonic() - began:.1f} s{kind})"
             print(told + (f"\n        {outcome.seen}" if outcome.verdict is not Verdict.RIGHT else ""), flush=True)
-        ratio, note = (None, "") if quick else bench.time_launches()
+        if not quick:
+            _add_times(figures, bench)
     right, total = len(outcomes[Verdict.RIGHT]), len(cases) - skipped
     firsts = Counter(case.first for case in cases if case.first)
     if firsts:
@@ -118,8 +123,18 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
     figures.add(f"of {total} commands, not right", total - right, 0 if quick else MOST_WRONG, note=note_right)
     figures.add("of those, failed without a code", len(outcomes[Verdict.UNEXPLAINED]), 0)
     figures.add("silent differences", len(outcomes[Verdict.SILENT]), 0)
-    if ratio is not None:
-        figures.add("command to first rank, captured / typed torchrun", ratio, 1.2, unit="×", note=note)
+
+
+def measure_start(figures: Figures, quick: bool) -> None:  # noqa: FBT001, ARG001 - as of every section
+    """Compares the time from a script's command to its ranks with that of its launcher's command, typed."""
+    with Sandbox.up(f"bench-start-{os.getpid()}", nodes=2, slots=SLOTS, temporary=True) as box:
+        _add_times(figures, ScriptCases(box))
+
+
+def _add_times(figures: Figures, bench: "ScriptCases") -> None:
+    for moment, program in _CLOCKS.items():
+        ratio, note = bench.time_launches(program + _WRITE_TIME)
+        figures.add(f"command to {moment}, captured / typed torchrun", ratio, 1.2, unit="×", note=note)
 
 
 class ScriptCases:
@@ -163,10 +178,10 @@ class ScriptCases:
                 for host in self._box.nodes:
                     host.run(["rm", "-f", f"{PROGRAMS}/{name}"], root=True).check_returncode()
 
-    def time_launches(self) -> tuple[float, str]:
-        """Seconds from the command to the first rank's first line: a script's launcher / the same typed command."""
-        self._put("clock.py", _CLOCK)
-        self._put("run.sh", _TIMED_SCRIPT)
+    def time_launches(self, program: str) -> tuple[float, str]:
+        """Seconds from the command to the time that the program writes: by a script / by its launcher's command."""
+        self._put("clock.py", program)
+        self._put("run.sh", f"#!/bin/bash\nset -e\n{_TYPED}\n")
         ways = {"captured": ["bash", "run.sh"], "typed": shlex.split(_TYPED)}
         took: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(ROUNDS):
@@ -291,4 +306,4 @@ def _load_case(path: Path) -> Case:
 
 
 if __name__ == "__main__":
-    main("scripts", measure)
+    main("scripts", measure, {"start": measure_start})

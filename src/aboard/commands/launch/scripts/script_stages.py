@@ -27,6 +27,7 @@ from aboard.core.launchers.captured_nodes import apply_captures, compare_capture
 from aboard.core.launchers.command_kind import build_script_env, uses_front_end
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.parse_command import split_assignments
+from aboard.core.launchers.slurm.captured_steps import JobReader
 from aboard.core.launchers.slurm.srun import Step
 from aboard.core.plan.plan import Start
 from aboard.core.plan.plan_builder import count_ranks
@@ -46,6 +47,7 @@ PORTS = range(20_000, 30_000)
 LOOP_SECONDS = 60.0
 # With the stage's check, if it has begun.
 Conduct = Callable[[LaunchSpec, Sequence[ScriptSessions], Task[CheckReport] | None], Awaitable[LaunchResult]]
+Read = Callable[[Capture], LauncherCommand]
 Check = Callable[[LaunchSpec], Coroutine[None, None, CheckReport]]
 
 
@@ -65,6 +67,7 @@ class ScriptStages:
         cluster = leave_out_spares(spec, facts).cluster
         self._spec = spec
         self._script = spec.script
+        self._job = spec.script.job
         self._before, self._words = split_assignments(spec.script.words)
         self._cluster = cluster
         self._first = cluster.nodes[0]
@@ -75,9 +78,9 @@ class ScriptStages:
         self._early: tuple[LaunchSpec, Task[CheckReport]] | None = None
         self._dropping: Task[None] | None = None
         # In a Slurm job, the script runs beside us, where another agent may serve the node.
-        self._own_dialer = NodeDialer() if spec.script.job is not None else dialer
+        self._own_dialer = NodeDialer() if self._job is not None else dialer
         self._sessions = open_sessions(self._own_dialer, 0)
-        self._peers = open_sessions(dialer, 1) if spec.script.job is not None else self._sessions
+        self._peers = open_sessions(dialer, 1) if self._job is not None else self._sessions
         self._tasks: ScriptSessions | None = None
         self._task_scripts = len(cluster) + 1
         self._resources = collect_node_resources(replace(facts, cluster=cluster))
@@ -93,16 +96,17 @@ class ScriptStages:
                 outcome = await self._sessions.wait(self._first.name)
                 if isinstance(outcome, ScriptEnd):
                     return await self._finish(outcome)
-                first = await self._merge_loop(self._require_capture(self._first.name, outcome))
-                step = self._find_task_step(first)
-                if step is not None:
-                    code = await self._run_tasks(step, first, conduct)
+                first = _require_capture(self._first.name, outcome)
+                scripts = list(dict.fromkeys((self._sessions, self._peers)))
+                if self._job is not None:
+                    first = await self._merge_loop(self._job, first)
+                if self._job is not None and (step := self._job.find_task_step(first)) is not None:
+                    code = await self._run_tasks(self._job, step, first, conduct)
                 else:
-                    scripts = [self._sessions, *([] if self._peers is self._sessions else [self._peers])]
                     code = await self._conduct(self._resolve(await self._collect(first)), first, scripts, conduct)
                 if code is None:
                     return self._result or LaunchResult(report=None)
-                for each in {self._sessions, self._peers}:
+                for each in scripts:
                     await each.release(code)
         except InputError as error:
             return _refuse(error)
@@ -131,45 +135,31 @@ class ScriptStages:
             return None
         return code
 
-    async def _merge_loop(self, first: Capture) -> Capture:
+    async def _merge_loop(self, job: JobReader, first: Capture) -> Capture:
         """One srun on all nodes in place of those that a loop starts, each on one node."""
-        count = 0 if self._script.job is None else self._script.job.count_loop(first)
-        if self._script.job is None or count == 0:
-            return first
-        captures = [first]
+        captures, count = [first], job.count_loop(first)
         try:
             async with asyncio.timeout(LOOP_SECONDS):
                 while len(captures) < count and not self._sessions.parallel.is_set():
                     outcome = await self._sessions.wait(self._first.name)
                     if isinstance(outcome, ScriptEnd):
                         break
-                    captures.append(self._require_capture(self._first.name, outcome))
+                    captures.append(_require_capture(self._first.name, outcome))
         except TimeoutError:
             pass
         if (second := await self._sessions.get_second()) is not None:
             raise build_parallel_error(first, second)
         # Of too few, the first is refused: it waits for more nodes than it has.
-        return self._script.job.merge_loop(captures) if len(captures) == count else first
+        return job.merge_loop(captures) if len(captures) == count else first
 
-    def _find_task_step(self, capture: Capture) -> Step | None:
-        """The step whose tasks are scripts that call a launcher; None for any other command."""
-        job = self._script.job
-        if job is None or capture.launcher != SRUN:
-            return None
-        step = job.parse_step(capture)
-        if not job.find_task_launcher(capture, step):
-            return None
-        job.refuse_copies(capture, step)
-        return step
-
-    async def _run_tasks(self, step: Step, outer: Capture, conduct: Conduct) -> int | None:
+    async def _run_tasks(self, job: JobReader, step: Step, outer: Capture, conduct: Conduct) -> int | None:
         """Runs a task's script on each node of a step, and a run in place of the launcher that all of them call."""
         names = step.select_names([node.name for node in self._cluster])
         nodes = [node for node in self._cluster if node.name in names]
         cluster = replace(self._cluster, nodes=tuple(nodes))
         tasks = self._tasks = self._open_sessions(self._dialer, self._task_scripts)
         self._task_scripts += len(nodes)
-        await asyncio.gather(*(self._start_task(tasks, step, outer, cluster, node) for node in nodes))
+        await asyncio.gather(*(self._start_task(tasks, job, step, outer, cluster, node) for node in nodes))
         while True:
             first = await tasks.wait(nodes[0].name)
             if isinstance(first, ScriptEnd):
@@ -177,24 +167,21 @@ class ScriptStages:
                 for node, end in zip(nodes, ends, strict=True):
                     if not isinstance(end, ScriptEnd):
                         raise build_missing_launcher_error(
-                            nodes[0].name, first.reason, self._require_capture(node.name, end)
+                            nodes[0].name, first.reason, _require_capture(node.name, end)
                         )
                 await tasks.end()
                 self._tasks = None
                 codes = [end.code for end in ends if isinstance(end, ScriptEnd)]
                 return max(EXIT_FAILED if code is None else code for code in codes)
-            captures = {nodes[0].name: self._add_outer(outer, self._require_capture(nodes[0].name, first))}
-            if self._read_task(captures[nodes[0].name]).per_node:
+            captures = {nodes[0].name: self._add_outer(outer, _require_capture(nodes[0].name, first))}
+            if job.read_task(captures[nodes[0].name]).per_node:
                 others = await self._collect_others(tasks, nodes[1:], captures[nodes[0].name])
                 captures |= {node: self._add_outer(outer, each) for node, each in others.items()}
-            stage = self._resolve(captures, cluster)
+            stage = self._resolve(captures, cluster, job.read_task)
             code = await self._conduct(stage, captures[nodes[0].name], [self._sessions, tasks], conduct)
             if code is None:
                 return None
             await tasks.release(code)
-
-    def _read_task(self, capture: Capture) -> LauncherCommand:
-        return self._script.read(capture) if self._script.job is None else self._script.job.read_task(capture)
 
     def _add_outer(self, outer: Capture, inner: Capture) -> Capture:
         """The launcher of a task with what the script had set before its srun."""
@@ -204,13 +191,12 @@ class ScriptStages:
         return replace(inner, env={**kept, **inner.env}, removed=tuple(sorted(removed)), limits=limits)
 
     async def _start_task(
-        self, tasks: ScriptSessions, step: Step, outer: Capture, cluster: Cluster, node: Node
+        self, tasks: ScriptSessions, job: JobReader, step: Step, outer: Capture, cluster: Cluster, node: Node
     ) -> None:
         group = [each.name for each in cluster].index(node.name)
         layout = RankLayout(rank=group, world=len(cluster), local=0, local_world=1, group=group, groups=len(cluster))
         start = {name: value for name, value in self._script.start.env.items() if name.startswith("SLURM_")}
-        passed = {} if self._script.job is None else self._script.job.list_variables(outer)
-        passed = {name: value for name, value in passed.items() if not name.startswith("ABOARD_")}
+        passed = {name: value for name, value in job.list_variables(outer).items() if not name.startswith("ABOARD_")}
         own = self._build_own_env(node, group, len(cluster)) if uses_front_end(step.command) else {}
         env = {**passed, **node.env, **self._spec.request.env, **own, **start, **outer.env, **step.env}
         env |= build_task_env(layout)
@@ -221,7 +207,7 @@ class ScriptStages:
 
     async def _start_first(self) -> None:
         start = self._script.start
-        if self._script.job is None:
+        if self._job is None:
             for node in self._cluster:
                 self._sessions.prepare(node)
             await self._start(self._first)
@@ -290,7 +276,7 @@ class ScriptStages:
             outcome = await scripts.wait(node.name)
             if isinstance(outcome, ScriptEnd):
                 raise build_missing_launcher_error(node.name, outcome.reason, first)
-            captures[node.name] = self._require_capture(node.name, outcome)
+            captures[node.name] = _require_capture(node.name, outcome)
         return captures
 
     def _check_early(self, captures: Mapping[str, Capture]) -> None:
@@ -310,14 +296,11 @@ class ScriptStages:
         await asyncio.wait([checking])
         return None
 
-    def _require_capture(self, node: str, outcome: Capture | EscapedLauncher) -> Capture:
-        if isinstance(outcome, EscapedLauncher):
-            raise build_escape_error(node, outcome.command, outcome.why)
-        return outcome
-
-    def _resolve(self, captures: Mapping[str, Capture], cluster: Cluster | None = None) -> LaunchSpec:
+    def _resolve(
+        self, captures: Mapping[str, Capture], cluster: Cluster | None = None, read: Read | None = None
+    ) -> LaunchSpec:
         """The launch that the captured commands ask for, which is shown."""
-        stage = self._build_stage(captures, cluster)
+        stage = self._build_stage(captures, cluster, read)
         first = captures[(cluster or self._cluster).nodes[0].name]
         where = f" ({escape_text(first.script)} line {first.line})" if first.line else ""
         names = [node.name for node in stage.cluster] if first.launcher == SRUN else captures
@@ -325,12 +308,13 @@ class ScriptStages:
         self._sessions.say_captured(told, stage.notes)
         return stage
 
-    def _build_stage(self, captures: Mapping[str, Capture], cluster: Cluster | None = None) -> LaunchSpec:
-        """That launch, on nodes with what their scripts have set; `cluster` are those of a step, if not all of them."""
+    def _build_stage(
+        self, captures: Mapping[str, Capture], cluster: Cluster | None = None, read: Read | None = None
+    ) -> LaunchSpec:
+        """That launch, on nodes with what their scripts have set; `cluster` and `read` are those of a step's tasks."""
         include = "" if cluster is None else "@".join(node.name for node in cluster)
         cluster = cluster or self._cluster
-        read = self._read if not include else self._read_task
-        commands = {node: read(capture) for node, capture in captures.items()}
+        commands = {node: (read or self._read)(capture) for node, capture in captures.items()}
         hosts = {node: capture.host for node, capture in captures.items()}
         if (problem := compare_captures(commands, hosts)) is not None:
             raise InputError(diagnoses.DIFFERS, [problem])
@@ -355,11 +339,17 @@ class ScriptStages:
         for name in self._peers.nodes:
             outcome = end if name == self._first.name else await self._peers.wait(name)
             if not isinstance(outcome, ScriptEnd):
-                raise build_missing_launcher_error(self._first.name, end.reason, self._require_capture(name, outcome))
+                raise build_missing_launcher_error(self._first.name, end.reason, _require_capture(name, outcome))
         if self._result is None:
             error = build_no_launcher_error(self._first.name, self._script.words, end.reason, self._script.launch)
             return _refuse(error, end)
         return replace(self._result, script=end)
+
+
+def _require_capture(node: str, outcome: Capture | EscapedLauncher) -> Capture:
+    if isinstance(outcome, EscapedLauncher):
+        raise build_escape_error(node, outcome.command, outcome.why)
+    return outcome
 
 
 def _unset(names: Sequence[str]) -> tuple[str, ...]:

@@ -60,11 +60,11 @@ class JobReader:
     def runs_itself(self, capture: Capture) -> bool:
         """Whether a captured srun is none for Aboard: one task beside others, or a program that is no rank."""
         try:
-            step = self.parse_step(capture)
+            step = self._parse_step(capture)
         except InputError:
             return False  # it is refused with its reason
         command = split_assignments(step.command)[1]
-        if not command or self.find_task_launcher(capture, step) or self._starts_launcher(command):
+        if not command or self._find_task_launcher(capture, step) or self._starts_launcher(command):
             return False
         environ = self.list_variables(capture)
         job_tasks = {environ.get("SLURM_NTASKS", "1"), environ.get("SLURM_NNODES", "1")}
@@ -77,28 +77,32 @@ class JobReader:
             return not _RANK.search(read_script(command, partial(self._read_file, capture)))
         return self.is_system_program(command[0], environ.get("PATH", ""))
 
-    def parse_step(self, capture: Capture) -> Step:
+    def find_task_step(self, capture: Capture) -> Step | None:
+        """The step whose tasks call a launcher by a script of their own, once on each node; None for other commands."""
+        if capture.launcher != NAME:
+            return None
+        step = self._parse_step(capture)
+        name, tasks = self._find_task_launcher(capture, step), step.layout.tasks_per_node
+        if name and tasks > 1:
+            seen = f"it would start {name} {tasks} times on each node, and each starts all ranks"
+            raise InputError.of(pasted_commands.FLAG, f"{NAME} --ntasks-per-node", seen, "one-task")
+        return step if name else None
+
+    def _parse_step(self, capture: Capture) -> Step:
         return parse_step(capture.argv[1:], self.list_variables(capture))
 
-    def find_task_launcher(self, capture: Capture, step: Step) -> str:
+    def _find_task_launcher(self, capture: Capture, step: Step) -> str:
         """The launcher that each task calls by a script of its own; "" if tasks are launchers or ranks."""
         command = split_assignments(step.command)[1]
         return find_task_script(command, partial(self._read_file, capture)) if command else ""
-
-    def refuse_copies(self, capture: Capture, step: Step) -> None:
-        """Refuses a step that would run such a script several times on a node."""
-        if step.layout.tasks_per_node > 1:
-            name = self.find_task_launcher(capture, step)
-            seen = f"it would start {name} {step.layout.tasks_per_node} times on each node, and each starts all ranks"
-            raise InputError.of(pasted_commands.FLAG, f"{NAME} --ntasks-per-node", seen, "one-task")
 
     def count_loop(self, capture: Capture) -> int:
         """How many nodes the launcher of an srun for one node waits for; 0 for any other command."""
         if capture.launcher != NAME:
             return 0
         try:
-            step = self.parse_step(capture)
-            if (step.layout.nodes, step.layout.tasks_per_node) != (1, 1) or self.find_task_launcher(capture, step):
+            step = self._parse_step(capture)
+            if (step.layout.nodes, step.layout.tasks_per_node) != (1, 1) or self._find_task_launcher(capture, step):
                 return 0
             inner = parse_launcher_command(
                 step.command, self.files(capture.cwd), environ=self.list_variables(capture), cwd=capture.cwd
@@ -111,7 +115,7 @@ class JobReader:
         """One srun on all nodes, for those of a loop over them; raises if they differ in more than their node."""
         nodes: list[str] = []
         merged = [
-            _extend_to_all_nodes(capture, len(self.parse_step(capture).command), len(captures), nodes)
+            _extend_to_all_nodes(capture, len(self._parse_step(capture).command), len(captures), nodes)
             for capture in captures
         ]
         named = (f"--nodelist={','.join(nodes)}",) if len(set(nodes)) == len(captures) else ()

@@ -261,7 +261,10 @@ def test_what_becomes_of_an_srun(command: str, *, itself: bool, launcher: str | 
     step = capture(command)
     assert read_job().runs_itself(step) is itself
     if launcher is not None:
-        assert read_job().find_task_launcher(step, read_job().parse_step(step)) == launcher
+        assert (read_job().find_task_step(step) is not None) == bool(launcher)
+    if launcher:
+        with pytest.raises(InputError, match=f"it would start {launcher} 2 times on each node"):
+            read_job().find_task_step(capture(command.replace("srun -N1 -n1", "srun").replace("srun", "srun -n4", 1)))
 
 
 def test_the_only_task_of_a_job_is_a_rank() -> None:
