@@ -161,6 +161,7 @@ def test_the_script_continues_with_the_exit_code_of_the_run(clean: list[Run], fo
         activity = await hold.get_activity()
         assert (activity.line, activity.script.raw()) == (2, "run.sh")
         assert activity.command.raw().endswith("torchrun a.py --key [secret]")
+        assert 0 <= activity.seconds < 20
         with pytest.raises(AgentRequestError, match="no launcher 2"):
             await hold.release_launcher(2, 0)
         await hold.release_launcher(1, 75)

@@ -203,7 +203,6 @@ class ScriptSessions:
         await beginning
         self._scripts[node.name] = self._prepared.pop(node.name)[0]
         script.index = self._first + len(self._scripts) - 1
-        script.began = monotonic()
         await script.session.start(start)
 
     def _build_script(self, node: Node) -> "_NodeScript":
@@ -293,10 +292,8 @@ class ScriptSessions:
             command, name = activity.command.visible(200), activity.script.visible(200)
             where = f"({name} line {activity.line})" if activity.line else ""
             doing = " ".join(filter(None, [f"`{command}`" if command else "", where]))
-            seconds = monotonic() - script.began
-            self._script_observer.script_waits(
-                f"{script.node} has called no launcher yet{f': {doing}' if doing else ''}; {seconds:.0f} s"
-            )
+            said = f"{script.node} has called no launcher yet{f': {doing}' if doing else ''}; {activity.seconds:.0f} s"
+            self._script_observer.script_waits(said)
 
 
 class _NodeScript:
@@ -308,7 +305,6 @@ class _NodeScript:
         self.node = node
         # Its number in the record.
         self.index = 0
-        self.began = monotonic()
         self.changed = asyncio.Event()
         # Numbers of captures, escapes, and the end.
         self.outcomes: deque[int | Capture | EscapedLauncher | ScriptEnd | Exception] = deque()
