@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from recovery_stage import PATIENCE, Running, Stage, kill
+from recovery_stage import FOLDER, PATIENCE, Running, Stage, kill
 
 TORCHRUN = Path(__file__).parents[1] / "examples" / "torchrun"
+CHECK_PAGE = "check.html"
 # A node that is slow for a while: its rank is stopped for most of the time.
 _SLOW_SECONDS, _STOPPED, _RESUMED = 45.0, 0.15, 0.05
 
 
 def make_runs(folder: Path, names: tuple[str, ...]) -> None:
-    """Makes the named runs and copies their records, each to the directory of its name."""
+    """Makes the named runs and copies their records, each to the directory of its name; and a page of a check."""
     with Stage("report", 4) as stage:
         stage.put_training()
         for name in ("train.py", "letters.py"):
@@ -25,6 +26,9 @@ def make_runs(folder: Path, names: tuple[str, ...]) -> None:
             target = folder / name
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(stage.find_run(), target, ignore=shutil.ignore_patterns("conductor.sock"))
+        with stage.run("aboard", "check", "n[1-4]", "--report", CHECK_PAGE) as run:
+            assert run.wait_end(PATIENCE) == 0, run.said
+        shutil.copy(Path(f"/proc/{stage.box.head.pid}/root{FOLDER}/{CHECK_PAGE}"), folder.parents[1] / CHECK_PAGE)
 
 
 def _train_healthy(stage: Stage) -> None:

@@ -168,6 +168,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "recovery",
             "recovery_month",
             "chaos",
+            "report",
         )
     ]
     # A different sample for each commit: tests were written for the survivors of the first ones.

@@ -6,7 +6,7 @@ minutes for 4 weeks have 32,000 events of 400 bytes, 13 MB. A link that is lost 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,12 @@ class EventLog:
         self._journal.close()
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """The events in the order written; `dropped` marks where some are missing."""
+def read_events(path: Path, *, skip: Callable[[dict[str, Any]], bool] = lambda _: False) -> Iterator[Event]:
+    """The events in the order written, without those to `skip`; `dropped` marks where some are missing."""
     at = 0.0
     for entry in read_entries(path):
+        if skip(entry):
+            continue
         event = decode_event(entry) or Event(
             node="", seq=0, at=at, kind=DROPPED, data={"events": entry.get("dropped", 1)}
         )

@@ -85,10 +85,8 @@ def _parse_window(entry: Mapping[str, Any]) -> LatenessWindow:
     places = _parse_counts(entry["group"]) or [0] * len(ranks)
     if not len(ranks) == len(mean) == len(worst) == len(places) <= MOST_RANKS or max(ranks, default=0) >= MOST_RANKS:
         raise ValueError("columns of different lengths")
-    late = {
-        rank: RankLateness(mean=mean[number] * UNIT, worst=worst[number] * UNIT, group=groups[places[number]])
-        for number, rank in enumerate(ranks)
-    }
+    columns = zip(ranks, mean, worst, places, strict=True)
+    late = {rank: RankLateness(typical * UNIT, most * UNIT, groups[place]) for rank, typical, most, place in columns}
     return LatenessWindow(
         at=as_number(entry["at"]),
         seconds=as_number(entry["seconds"]),
@@ -105,13 +103,15 @@ def _parse_window(entry: Mapping[str, Any]) -> LatenessWindow:
 
 
 def _parse_counts(raw: Any) -> list[int]:
-    return [as_count(value) for value in raw]
+    if not isinstance(raw, list) or not {*map(type, raw)} <= {int} or min(raw, default=0) < 0:
+        raise ValueError("expected counts")
+    return raw
 
 
 def _parse_ranges(raw: Any) -> Ranges:
     """Ascending and without overlaps, so that they can't be expanded to more than MOST_RANKS."""
     ranges = tuple((as_count(first), as_count(last)) for first, last in raw)
     ends = [-1, *(end for pair in ranges for end in pair)]
-    if any(ends[place] > ends[place + 1] for place in range(len(ends) - 1)) or ends[-1] >= MOST_RANKS:
+    if ends != sorted(ends) or ends[-1] >= MOST_RANKS:
         raise ValueError("ranks that can't be")
     return ranges

@@ -10,7 +10,7 @@ from aboard.core.run.lateness import LatenessWindow, RankLateness, expand_ranges
 from aboard.record.lateness_log import LIMIT, LatenessLog, read_lateness
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement
 from aboard.record.metrics_log import MetricsLine, MetricsLog, read_metrics
-from aboard.record.node_samples import GpuSample, NodeSample, read_node_samples
+from aboard.record.node_samples import NodeSample, read_node_samples
 
 WEEK = 7 * 86400
 
@@ -92,16 +92,23 @@ def test_node_samples_are_read_from_the_measurements(tmp_path: Path) -> None:
         "memory_total": 2**40,
         "received": 10,
         "sent": 20,
-        "gpus": [[97, 1, 2, None, 60.5]],
+        "gpus": [[97, 1, 2, None, 60.5], [91, 2, 2, None, 58.5]],
     }
     log.take(NodeMeasurement(node="n1", at=1000.0, figures={"node": figures, "children": {"0": {"step": 3}}}))
     log.take(NodeMeasurement(node="n2", at=1001.0, figures={"node": {"load": 1.0}, "children": {}}))
     log.close()
-    gpu = GpuSample(utilization=97, memory_used=1, memory_total=2, temperature=60.5)
-    first = NodeSample(
-        at=1000.0, node="n1", load=3.5, memory=0.5, memory_total=2**40, received=10, sent=20, gpus=(gpu,)
-    )
+    gpus: dict[str, Any] = {"gpus": 2, "gpu": 94, "gpu_memory": 0.75, "temperature": 60.5}
+    first = NodeSample(at=1000.0, node="n1", load=3.5, memory=0.5, memory_total=2**40, received=10, sent=20, **gpus)
     assert list(read_node_samples(tmp_path / "samples.jsonl")) == [first, NodeSample(at=1001.0, node="n2", load=1.0)]
+
+
+def test_no_name_of_a_node_is_taken_for_the_figures_of_its_ranks(tmp_path: Path) -> None:
+    """These are left out before a line is decoded."""
+    log, name = MeasurementLog(tmp_path / "samples.jsonl"), 'n1,"children":{'
+    figures = {"node": {"load": 1.0}, "children": {"0": {"state": name}, "1": {"children": {}}}}
+    log.take(NodeMeasurement(node=name, at=1.0, figures=figures))
+    log.close()
+    assert list(read_node_samples(tmp_path / "samples.jsonl")) == [NodeSample(at=1.0, node=name, load=1.0)]
 
 
 def test_lateness_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -174,7 +181,11 @@ def test_torn_and_hostile_lines_are_counted_and_the_others_read(tmp_path: Path, 
         log.take(make_window(0, {1: RankLateness(mean=1.0, worst=1.0, group="0")}))
     else:
         log, read = MeasurementLog(valid), read_node_samples
-        log.take(NodeMeasurement(node="n1", at=1.0, figures={"node": {"load": 1.0, "gpus": [[1, 2, 3, 4, 5]]}}))
+        log.take(
+            NodeMeasurement(
+                node="n1", at=1.0, figures={"node": {"load": 1.0, "gpus": [[1, 2, 3, 4, 5]]}, "children": {}}
+            )
+        )
     log.close()
     (wanted,) = read(valid)
     lines = read(read_hostile(tmp_path, valid))

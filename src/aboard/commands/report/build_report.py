@@ -19,7 +19,13 @@ from aboard.commands.report.node_series import collect_node_series, describe_nod
 from aboard.commands.report.page_data import Moment, NodeRanks, PageData, RunData, Verdict
 from aboard.commands.report.rank_series import RankSeries, describe_ranks
 from aboard.commands.report.run_settings import compare_settings, read_settings
-from aboard.commands.report.run_timeline import Timeline, build_timeline, list_spells, list_verdicts
+from aboard.commands.report.run_timeline import (
+    Timeline,
+    build_timeline,
+    list_spells,
+    list_verdicts,
+    skip_repeated_saves,
+)
 from aboard.commands.report.thin_series import choose_rows
 from aboard.commands.runs.bundle import redact_plan_value
 from aboard.commands.runs.status import summarize_folded_run
@@ -71,7 +77,9 @@ def describe_run(run: RunDirectory, options: ReportOptions) -> RunData:
     read = partial(_try_reading, unreadable)
     plan = read("plan", lambda: _read_plan(run), {})
     timeline: Timeline = read(
-        "events", lambda: build_timeline(run.id, read_events(run.events)), build_timeline(run.id, ())
+        "events",
+        lambda: build_timeline(run.id, read_events(run.events, skip=skip_repeated_saves())),
+        build_timeline(run.id, ()),
     )
     lines = read_metrics(run.metrics)
     table: MetricTable = read("metrics", lambda: collect_metrics(lines), MetricTable())
@@ -106,7 +114,7 @@ def describe_run(run: RunDirectory, options: ReportOptions) -> RunData:
         "training": read_training(plan) is not None,
         "world": _count_ranks(plan, by_rank),
         "nodes": nodes,
-        "nodes_text": fold_names(tuple(sorted(node["name"] for node in nodes))),
+        "nodes_text": fold_names(tuple(node["name"] for node in nodes)),
         "began": round(start, 3),
         "until": round(until, 3),
         "step": summary.step if summary else None,

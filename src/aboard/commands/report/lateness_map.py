@@ -3,7 +3,7 @@
 import sys
 from array import array
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from aboard.commands.report.page_data import LatenessChart, SlowRank
@@ -16,19 +16,35 @@ MOST_ROWS, MOST_COLUMNS = 512, 1_000
 # In a cell: nothing was measured there.
 UNKNOWN = 0xFFFF
 _NAMED = 5
-# A rank is named if it costs more than this share of the time in any part of the run.
-_NAMED_SHARE = 0.01
+# A window counts as late if the rank cost more than this share of its time.
+_LATE_SHARE = 0.01
+# A rank is named if a spell of late windows cost as many seconds, or this share of a short run.
+_NAMED_SECONDS, _NAMED_SHARE = 10.0, 0.05
 _LEAST_SHARE_OF_SCALE = 0.25
+
+
+@dataclass(frozen=True)
+class _Spell:
+    """Neighbouring windows in which a rank was late: how much each collective waited, and the seconds it cost."""
+
+    start: float
+    stop: float
+    mean: float = 0.0
+    lost: float = 0.0
+
+    def extend(self, other: "_Spell") -> "_Spell":
+        before, more = self.stop - self.start, other.stop - other.start
+        mean = (self.mean * before + other.mean * more) / max(1e-9, before + more)
+        return _Spell(self.start, other.stop, mean, self.lost + other.lost)
 
 
 @dataclass(kw_only=True)
 class _RankTotal:
-    """What a rank cost in all windows: seconds that others waited, and in the worst part of the run."""
+    """The seconds that others waited for a rank, its last spell, and the one that cost most."""
 
     lost: float = 0.0
-    worst: float = 0.0
-    worst_at: float = 0.0
-    late_windows: list[tuple[float, float, float]] = field(default_factory=list)
+    last: _Spell = _Spell(0.0, 0.0)
+    worst: _Spell = _Spell(0.0, 0.0)
 
 
 @dataclass(kw_only=True)
@@ -60,16 +76,15 @@ class LatenessMap:
         self.uncertainty = max(self.uncertainty, window.uncertainty)
         self.measured_seconds += window.seconds
         measured = {(self._find_row(low), self._find_row(high)) for low, high in window.measured}
-        late: dict[int, float] = {}
-        for rank, lateness in window.late.items():
-            row = self._find_row(rank)
-            late[row] = max(late.get(row, 0.0), lateness.mean)
-            self._total(rank, window, lateness.mean)
+        columns = [self.cells.setdefault(column, {}) for column in range(first, last + 1)]
         for column in range(first, last + 1):
             self.known.setdefault(column, set()).update(measured)
-            cells = self.cells.setdefault(column, {})
-            for row, mean in late.items():
-                cells[row] = max(cells.get(row, 0.0), mean)
+        for rank, (mean, _, _) in window.late.items():
+            row = self._find_row(rank)
+            for cells in columns:
+                if mean > cells.get(row, 0.0):
+                    cells[row] = mean
+            self._total(rank, window, mean)
         for reason, ranges in window.unmeasured.items():
             count = sum(high - low + 1 for low, high in ranges)
             self.unmeasured[reason] = max(self.unmeasured.get(reason, 0), count)
@@ -79,12 +94,13 @@ class LatenessMap:
 
     def _total(self, rank: int, window: LatenessWindow, mean: float) -> None:
         share = min(1.0, mean / window.interval) if window.interval else 0.0
-        total = self.totals.setdefault(rank, _RankTotal())
+        total = self.totals.get(rank) or self.totals.setdefault(rank, _RankTotal())
         total.lost += share * window.seconds
-        if share > total.worst:
-            total.worst, total.worst_at = share, window.at
-        if share >= _NAMED_SHARE and len(total.late_windows) < 100_000:  # noqa: PLR2004 - hostile records
-            total.late_windows.append((window.at - window.seconds, window.at, mean))
+        if share >= _LATE_SHARE:
+            spell = _Spell(window.at - window.seconds, window.at, mean, share * window.seconds)
+            is_near = spell.start - total.last.stop <= 3 * window.seconds
+            total.last = total.last.extend(spell) if is_near else spell
+            total.worst = max(total.worst, total.last, key=lambda each: each.lost)
 
 
 def fold_lateness(windows: Iterable[LatenessWindow], *, start: float, stop: float, ranks: int) -> LatenessMap:
@@ -95,21 +111,21 @@ def fold_lateness(windows: Iterable[LatenessWindow], *, start: float, stop: floa
 
 
 def describe_lateness(folded: LatenessMap, nodes: Mapping[int, str]) -> LatenessChart:
-    """The map as base64 of 16-bit cells, row by row, in units of `unit` seconds, and the slowest ranks in words."""
+    """The map, each row as base64 of 16-bit cells in units of `unit` seconds, and the slowest ranks in words."""
     if not folded.windows:
         return {"measured": False, "why": _explain_missing(folded.unmeasured)}
     rows = min(folded.ranks, MOST_ROWS)
     worst = max((value for cells in folded.cells.values() for value in cells.values()), default=0.0)
     unit = max(1e-4, worst / (UNKNOWN - 1))
-    cells = array("H", [UNKNOWN]) * (rows * MOST_COLUMNS)
+    cells = [array("H", [UNKNOWN]) * MOST_COLUMNS for _ in range(rows)]
     for column, known in folded.known.items():
         for first, last in known:
             for row in range(first, last + 1):
-                cells[row * MOST_COLUMNS + column] = 0
+                cells[row][column] = 0
         for row, value in folded.cells.get(column, {}).items():
-            cells[row * MOST_COLUMNS + column] = round(value / unit)
-    if sys.byteorder == "big":
-        cells.byteswap()
+            cells[row][column] = round(value / unit)
+    for each in cells if sys.byteorder == "big" else ():
+        each.byteswap()
     return {
         "measured": True,
         "start": round(folded.start, 3),
@@ -121,48 +137,32 @@ def describe_lateness(folded: LatenessMap, nodes: Mapping[int, str]) -> Lateness
         # The end of the colour scale: a run in which nobody is late is dark everywhere.
         "most": max(worst, _LEAST_SHARE_OF_SCALE * folded.interval, 10 * folded.uncertainty, 1e-4),
         "uncertainty": folded.uncertainty,
-        "cells": b64encode(cells.tobytes()).decode(),
+        # A tuple, which the scrubber leaves as it is: it would find keys in base64.
+        "cells": tuple(b64encode(row).decode() for row in cells),
         "slowest": _describe_slowest(folded, nodes),
         "unmeasured": [f"{count} rank{'s' * (count != 1)}: {why}" for why, count in sorted(folded.unmeasured.items())],
     }
 
 
 def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[SlowRank]:
-    """The ranks that cost the run most, with when and how much."""
-    costly = sorted(folded.totals.items(), key=lambda each: -each[1].lost)
+    """The ranks whose worst spell cost the run most, with when and how much."""
+    costly = sorted(folded.totals.items(), key=lambda each: -each[1].worst.lost)
+    least = min(_NAMED_SECONDS, _NAMED_SHARE * folded.measured_seconds)
+    measured = format_duration(folded.measured_seconds)
     return [
-        _describe_rank(rank, total, nodes.get(rank, "?"), folded)
+        {
+            "rank": rank,
+            "node": nodes.get(rank, "?"),
+            "start": round(total.worst.start, 1),
+            "stop": round(total.worst.stop, 1),
+            "lost": round(total.lost, 2),
+            "share": total.lost / max(1e-9, folded.measured_seconds),
+            "text": f"others waited {format_latency(total.worst.mean)} for it at each collective, in the mean;"
+            f" {format_duration(total.lost)} of {measured} were spent waiting",
+        }
         for rank, total in costly[:_NAMED]
-        if total.worst >= _NAMED_SHARE and total.late_windows
+        if total.worst.lost >= least
     ]
-
-
-def _describe_rank(rank: int, total: _RankTotal, node: str, folded: LatenessMap) -> SlowRank:
-    start, stop = _find_densest(total.late_windows)
-    inside = [mean for begin, end, mean in total.late_windows if begin >= start and end <= stop]
-    mean = sum(inside) / len(inside)
-    return {
-        "rank": rank,
-        "node": node,
-        "start": round(start, 1),
-        "stop": round(stop, 1),
-        "lost": round(total.lost, 2),
-        "share": total.lost / max(1e-9, folded.measured_seconds),
-        "text": f"others waited {format_latency(mean)} for it at each collective, in the mean;"
-        f" {format_duration(total.lost)} of {format_duration(folded.measured_seconds)} were spent waiting",
-    }
-
-
-def _find_densest(windows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """The spell of neighbouring windows with the most waiting."""
-    best, current = (0.0, 0.0, 0.0), None
-    for start, stop, mean in windows:
-        if current is not None and start - current[1] <= 3 * (stop - start):
-            current = (current[0], stop, current[2] + mean * (stop - start))
-        else:
-            current = (start, stop, mean * (stop - start))
-        best = max(best, current, key=lambda spell: spell[2])
-    return best[0], best[1]
 
 
 def _explain_missing(unmeasured: Mapping[str, int]) -> str:

@@ -38,25 +38,11 @@ class NodeSeries:
     def add(self, sample: NodeSample) -> None:
         last, self._last = self._last, sample
         self.memory_total = sample.memory_total or self.memory_total
-        self.gpus = max(self.gpus, len(sample.gpus))
+        self.gpus = max(self.gpus, sample.gpus)
         self.times.append(sample.at)
-        figures = {
-            "load": sample.load,
-            "memory": sample.memory,
-            "sent": _compute_rate(last, sample, "sent"),
-            "received": _compute_rate(last, sample, "received"),
-            "gpu": _average(each.utilization for each in sample.gpus),
-            "gpu_memory": _average(
-                each.memory_used / each.memory_total if each.memory_used is not None and each.memory_total else None
-                for each in sample.gpus
-            ),
-            "power": _average(each.power for each in sample.gpus),
-            "temperature": max(
-                (each.temperature for each in sample.gpus if each.temperature is not None), default=None
-            ),
-        }
         for name, column in self.columns.items():
-            column.append(figures[name])
+            is_rate = name in ("sent", "received")
+            column.append(_compute_rate(last, sample, name) if is_rate else getattr(sample, name))
 
 
 def collect_node_series(samples: Iterable[NodeSample]) -> dict[str, NodeSeries]:
@@ -153,8 +139,3 @@ def _compute_rate(before: NodeSample | None, now: NodeSample, name: str) -> floa
     if before is None or old is None or new is None or new < old or now.at <= before.at:
         return None
     return float((new - old) / (now.at - before.at))
-
-
-def _average(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -99,7 +99,7 @@ class SlowRank(TypedDict):
 class LatenessChart(TypedDict):
     """The heat map of ranks and time, if it was `measured`.
 
-    `cells` is base64 of 16-bit numbers, little-endian, row by row, in units of `unit` seconds; 65535 is unknown.
+    `cells` has base64 for each row: 16-bit numbers, little-endian, in units of `unit` seconds; 65535 is unknown.
     """
 
     measured: bool
@@ -112,7 +112,7 @@ class LatenessChart(TypedDict):
     unit: NotRequired[float]
     most: NotRequired[float]
     uncertainty: NotRequired[float]
-    cells: NotRequired[str]
+    cells: NotRequired[tuple[str, ...]]
     slowest: NotRequired[list[SlowRank]]
     unmeasured: NotRequired[list[str]]
 

@@ -1,6 +1,6 @@
 """Folds a run's events into what happened when: attempts, verdicts, checkpoints, and the class of every second."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from typing import Any, cast
@@ -11,7 +11,6 @@ from aboard.core.evidence.verdict import SLOW
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import decode_findings
 
@@ -59,17 +58,32 @@ class Timeline:
         return self.run.began
 
 
+def skip_repeated_saves() -> Callable[[Mapping[str, Any]], bool]:
+    """Each rank reports each checkpoint, which is most of the events of a long run: the first report is enough."""
+    known: set[str] = set()
+
+    def skip(entry: Mapping[str, Any]) -> bool:
+        if entry.get("kind") != "saved" or not isinstance(data := entry.get("data"), dict):
+            return False
+        name = data.get("checkpoint")
+        if data.get("copied") or not isinstance(name, str) or name in known:
+            return True
+        known.add(name)
+        return False
+
+    return skip
+
+
 def build_timeline(run: str, events: Iterable[Event]) -> Timeline:
-    """Folds the events; an event that can't be folded is counted."""
+    """Folds the events, of which `skip_repeated_saves` has left some out; one that can't be folded is counted."""
     timeline = Timeline(run=Run(id=run))
-    saved: set[str] = set()
     spent = dict(timeline.run.ledger.seconds)
     for event in events:
         ledger = timeline.run.ledger
         before = (ledger.current, ledger.since)
         try:
             timeline.run.apply(event)
-            _take_event(timeline, event, saved)
+            _take_event(timeline, event)
         except _MALFORMED:
             timeline.unreadable += 1
         if (ledger.current, ledger.since) != before:
@@ -95,7 +109,7 @@ def _close_spells(timeline: Timeline, current: str, since: float, spent: Mapping
             since += added[kind]
 
 
-def _take_event(timeline: Timeline, event: Event, saved: set[str]) -> None:
+def _take_event(timeline: Timeline, event: Event) -> None:
     match event.kind:
         case "generation":
             timeline.attempts.append(Attempt(number=int(event.data["number"]), at=event.at))
@@ -105,11 +119,8 @@ def _take_event(timeline: Timeline, event: Event, saved: set[str]) -> None:
             last = timeline.attempts[-1]
             step = start if isinstance(start, int) else None
             timeline.attempts[-1] = Attempt(number=last.number, at=last.at, step=step)
-        case "saved" if not event.data.get("copied"):
-            name = _get_word(event.data.get("checkpoint"))
-            if name and name not in saved:
-                saved.add(name)
-                timeline.checkpoints.append((name, event.at))
+        case "saved":
+            timeline.checkpoints.append((event.data["checkpoint"].visible(), event.at))
         case "verdict":
             _end_stall(timeline, event.at)
             found = decode_findings(event.data.get("findings"), own=True)
@@ -123,10 +134,6 @@ def _end_stall(timeline: Timeline, at: float) -> None:
     if timeline.stalls and timeline.stalls[-1][2] is None:
         finding, since, _ = timeline.stalls[-1]
         timeline.stalls[-1] = (finding, since, at)
-
-
-def _get_word(value: object) -> str:
-    return value.visible() if isinstance(value, Untrusted) else ""
 
 
 def list_verdicts(timeline: Timeline, findings: Iterable[Finding]) -> list[Verdict]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from aboard.lazy_dataclass import dataclass
 
@@ -18,8 +19,7 @@ UNMEASURED = {
 Ranges = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankLateness:
+class RankLateness(NamedTuple):
     """The seconds that the typical other rank waited for this one at a collective, and the group of the worst one."""
 
     mean: float
@@ -85,4 +85,4 @@ _ON_TIME = RankLateness(mean=0.0, worst=0.0, group="")
 def _merge_rank(rank: int, first: LatenessWindow, second: LatenessWindow) -> RankLateness:
     one, other = first.late.get(rank, _ON_TIME), second.late.get(rank, _ON_TIME)
     mean = (one.mean * first.count + other.mean * second.count) / max(1, first.count + second.count)
-    return replace(max(one, other, key=lambda each: each.worst), mean=mean)
+    return max(one, other, key=lambda each: each.worst)._replace(mean=mean)

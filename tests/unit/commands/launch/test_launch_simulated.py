@@ -273,7 +273,7 @@ def test_the_record_has_who_was_late_what_the_trainer_logged_and_what_nodes_used
     assert window.late[43].mean == pytest.approx(0.05, abs=0.01)
     samples = list(read_node_samples(run.samples))
     assert {sample.node for sample in samples} == {f"s{number}" for number in range(NODES)}
-    assert all(len(sample.gpus) == RANKS and sample.sent is not None for sample in samples)
+    assert all(sample.gpus == RANKS and sample.sent is not None for sample in samples)
     lines = list(read_metrics(run.metrics))
     assert [line.generation for line in lines[:1]] == [1]
     assert lines[0].figures["loss"] == 10.0

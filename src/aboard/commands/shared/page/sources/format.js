@@ -60,7 +60,7 @@ function formatShare(value) {
 function formatSeconds(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
-  if (value < 1e-3) return `${trim((value * 1e6).toPrecision(2))} µs`;
+  if (value < 1e-3) return `${Number((value * 1e6).toPrecision(2))} µs`;
   if (value < 1) return `${trim((value * 1e3).toPrecision(3))} ms`;
   return formatDuration(value);
 }

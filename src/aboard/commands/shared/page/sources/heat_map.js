@@ -13,32 +13,19 @@ function mapColor(share) {
   return CIVIDIS[low].map((value, part) => value + (CIVIDIS[high][part] - value) * (place - low));
 }
 
-/* Drawn on a scale on which small values still differ. */
-function scaleValue(value, most) {
-  return Math.sqrt(Math.max(0, value) / most);
+/* Unless it is linear, drawn on a scale on which small values still differ. */
+function scaleValue(value, { most, linear }) {
+  const share = Math.max(0, value) / most;
+  return linear ? share : Math.sqrt(share);
 }
 
 /* `map` has columns, rows, start and width of a column in seconds, and `read(row, column)`: null if unknown. */
 function addHeatMap(parent, map) {
-  const image = document.createElement("canvas");
-  image.width = map.columns;
-  image.height = map.rows;
-  const context = image.getContext("2d");
-  const pixels = context.createImageData(map.columns, map.rows);
-  for (let row = 0; row < map.rows; row += 1) {
-    for (let column = 0; column < map.columns; column += 1) {
-      const value = map.read(row, column);
-      const place = (row * map.columns + column) * 4;
-      const color = value === null ? [0, 0, 0] : mapColor(scaleValue(value, map.most));
-      pixels.data.set([...color, value === null ? 0 : 255], place);
-    }
-  }
-  context.putImageData(pixels, 0, 0);
   const stop = map.start + map.columns * map.width;
   const height = Math.min(560, Math.max(110, map.rows * Math.max(1, Math.floor(300 / map.rows)))) + 48;
   addChart(parent, {
     title: map.title,
-    wide: true,
+    wide: !map.linear,
     note: map.note,
     height,
     marks: map.marks,
@@ -56,7 +43,7 @@ function addHeatMap(parent, map) {
       },
       values: (plot, splits) => splits.map((split) => map.label(map.rows - split - 0.5)),
     },
-    paint: (plot) => paintImage(plot, image, map.start, stop),
+    paint: (plot) => paintMap(plot, map, stop),
     read: (plot, at) => {
       const row = Math.floor(map.rows - plot.posToVal(plot.cursor.top, "y"));
       const column = Math.floor((at - map.start) / map.width);
@@ -69,9 +56,9 @@ function addHeatMap(parent, map) {
   parent.lastChild.append(describeColors(map));
 }
 
-function paintImage(plot, image, start, stop) {
+function paintMap(plot, map, stop) {
   const { ctx, bbox } = plot;
-  const [from, to] = [plot.valToPos(start, "x", true), plot.valToPos(stop, "x", true)];
+  const [from, to] = [plot.valToPos(map.start, "x", true), plot.valToPos(stop, "x", true)];
   ctx.save();
   ctx.beginPath();
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -79,8 +66,51 @@ function paintImage(plot, image, start, stop) {
   ctx.fill();
   ctx.clip();
   ctx.imageSmoothingEnabled = false;
-  ctx.drawImage(image, from, bbox.top, to - from, bbox.height);
+  const together = Math.ceil(map.columns / (to - from));
+  const image = buildImage(map, together);
+  ctx.drawImage(image, from, bbox.top, ((to - from) * image.width * together) / map.columns, bbox.height);
+  for (const box of map.boxes || []) drawBox(plot, map, box);
   ctx.restore();
+}
+
+/* Around what a text beside the map is about, since a row of hundreds is a pixel high. */
+function drawBox(plot, map, { row, start, stop, label }) {
+  const { ctx, bbox } = plot;
+  const scale = devicePixelRatio;
+  const height = bbox.height / map.rows;
+  const around = Math.max(0, (9 * scale - height) / 2);
+  const [left, right] = [start, stop].map((at) => plot.valToPos(at, "x", true));
+  const [x, y] = [left - around, bbox.top + row * height - around];
+  ctx.strokeStyle = "#ff6f61";
+  ctx.lineWidth = 2 * scale;
+  ctx.strokeRect(x, y, right - left + 2 * around, height + 2 * around);
+  ctx.font = `bold ${11 * scale}px system-ui, sans-serif`;
+  const room = ctx.measureText(label).width + 6 * scale;
+  const fits = right + around + room < bbox.left + bbox.width;
+  ctx.fillStyle = "#ffffff";
+  ctx.textAlign = fits ? "left" : "right";
+  ctx.textBaseline = "middle";
+  ctx.fillText(label, fits ? right + around + 5 * scale : x - 5 * scale, y + height / 2 + around);
+}
+
+/* Where several columns share a pixel, it shows the highest value of them. */
+function buildImage(map, together) {
+  const image = document.createElement("canvas");
+  image.width = Math.ceil(map.columns / together);
+  image.height = map.rows;
+  const context = image.getContext("2d");
+  const pixels = context.createImageData(image.width, map.rows);
+  for (let row = 0; row < map.rows; row += 1) {
+    for (let column = 0; column < map.columns; column += 1) {
+      const value = map.read(row, column);
+      const place = (row * image.width + Math.floor(column / together)) * 4;
+      const color = value === null ? null : mapColor(scaleValue(value, map));
+      // Colours of the map get lighter evenly.
+      if (color && (!pixels.data[place + 3] || color[1] > pixels.data[place + 1])) pixels.data.set([...color, 255], place);
+    }
+  }
+  context.putImageData(pixels, 0, 0);
+  return image;
 }
 
 function describeColors(map) {
@@ -92,7 +122,7 @@ function describeColors(map) {
   }
   return make("p", { class: "legend" },
     map.format(0), bar, map.format(map.most),
-    make("span", { class: "swatch unknown" }), "not measured", make("span", { class: "unit" }, map.unit));
+    make("span", { class: "key" }, make("span", { class: "swatch unknown" }), "not measured"), make("span", { class: "unit" }, map.unit));
 }
 
 /* The classes of a run's time, in the order in which they are stacked: work first, then what it cost. */

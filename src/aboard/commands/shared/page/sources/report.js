@@ -145,7 +145,8 @@ function addTraining(runs) {
       unit: log ? "logarithmic" : "",
       switches: true,
       series: tables.map((table) => ({ name: table.name, color: table.color, pale: table.pale, points: table.points, quiet: table.pale })),
-      data: () => uPlot.join(tables.map((table) => [view.axis === "time" ? table.x : table.step, table.values])),
+      // A gap reaches to the next values of its own curve, whatever others have in between.
+      data: () => uPlot.join(tables.map((table) => [view.axis === "time" ? table.x : table.step, table.values]), tables.map(() => [0, 2])),
       axis: curve.bytes ? { incrs: BYTE_STEPS } : log ? { space: 20 } : {},
     });
   }
@@ -206,8 +207,7 @@ function addLateness(run) {
   }
   section.append(lateness.slowest.length ? list : make("p", { class: "fine" }, "No rank kept the others waiting for more than 1 % of the time."));
   for (const line of lateness.unmeasured) section.append(make("p", { class: "note" }, `Not measured: ${line}.`));
-  const bytes = Uint8Array.from(atob(lateness.cells), (sign) => sign.charCodeAt(0));
-  const cells = new DataView(bytes.buffer);
+  const rows = lateness.cells.map((row) => new DataView(Uint8Array.from(atob(row), (sign) => sign.charCodeAt(0)).buffer));
   const owners = new Map(run.nodes.flatMap((node) => node.ranks.map((rank) => [rank, node.name])));
   addHeatMap(addGrid(section), {
     title: "Waiting for each rank",
@@ -217,13 +217,17 @@ function addLateness(run) {
     start: lateness.start - run.began,
     width: lateness.width,
     most: lateness.most,
+    boxes: lateness.slowest.map((each) => ({
+      row: Math.floor((each.rank * lateness.rows) / lateness.ranks), start: each.start - run.began, stop: each.stop - run.began,
+      label: `rank ${each.rank}`,
+    })),
     format: formatSeconds,
     label: (row) => {
       const rank = Math.round((row * lateness.ranks) / lateness.rows);
       return row < 0 || row >= lateness.rows ? "" : `${rank} ${owners.get(rank) || ""}`.slice(0, 12);
     },
     read: (row, column) => {
-      const value = cells.getUint16(2 * (row * lateness.columns + column), true);
+      const value = rows[row].getUint16(2 * column, true);
       return value === 0xffff ? null : value * lateness.unit;
     },
   });
@@ -284,7 +288,7 @@ function addSourceMap(grid, figure, sources, name, run) {
     });
   });
   addHeatMap(grid, {
-    title: figure.title, unit: "highest in each cell", columns, rows: sources.length, start: 0, width, most: most || 1, format: figure.format,
+    title: figure.title, unit: "highest in each cell", linear: true, columns, rows: sources.length, start: 0, width, most: most || 1, format: figure.format,
     label: (row) => (sources[row] ? sources[row].name.slice(0, 10) : ""),
     read: (row, column) => (Number.isNaN(cells[row * columns + column]) ? null : cells[row * columns + column]),
   });
