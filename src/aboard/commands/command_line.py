@@ -71,29 +71,43 @@ class CommandGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), what) for name, what in section.items()])
 
 
-def print_schema(context: click.Context, _option: click.Parameter, command: str | None) -> None:
-    if command is None or context.resilient_parsing:
+def print_generated(context: click.Context, option: click.Parameter, word: str | None) -> None:
+    """What --completion and --json-schema print, in place of a command."""
+    if word is None or context.resilient_parsing:
         return
-    import json  # noqa: PLC0415 - only for this option
+    if option.name == "completion":
+        from aboard.commands.shared.options.completion import format_script  # noqa: PLC0415 - only for this option
 
-    from aboard.commands.shared.options.json_schema import build_command_schema  # noqa: PLC0415 - only for this option
+        click.echo(format_script(cli, word))
+    else:
+        from aboard.commands.shared.options.json_schema import format_schema  # noqa: PLC0415 - only for this option
 
-    click.echo(json.dumps(build_command_schema(command), indent=2))
+        click.echo(format_schema(word))
     context.exit()
 
 
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog='Completion with TAB, in bash: eval "$(_ABOARD_COMPLETE=bash_source aboard)"; also zsh_source, fish_source.',
+    epilog='Completion with TAB, in bash: eval "$(aboard --completion bash)"',
 )
 @click.version_option(__version__, prog_name="aboard")
 @click.option(
+    "--completion",
+    metavar="SHELL",
+    type=click.Choice(("bash", "zsh", "fish")),
+    expose_value=False,
+    is_eager=True,
+    callback=print_generated,
+    help="Print the script that completes words in bash, zsh or fish.",
+)
+@click.option(
     "--json-schema",
+    metavar="COMMAND",
     type=click.Choice(("init", "export", "status", "logs", "why", "report")),
     expose_value=False,
     is_eager=True,
-    callback=print_schema,
+    callback=print_generated,
     help="Print the JSON schema of what this command prints with --json.",
 )
 def cli() -> None:

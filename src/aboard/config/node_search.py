@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.input_files import FoundFile, read_text
+from aboard.config.input_files import DEFAULT_FILE, FoundFile, read_text
 from aboard.config.node_entries import NodeEntry, parse_hostfile_entries, parse_node_names
+from aboard.core.cluster.node_sets import expand_logins
+from aboard.core.text.byte_sizes import KIB
 from aboard.core.text.input_text import find_host_error
-from aboard.diagnoses import InputError
+from aboard.diagnoses import NO_FIX, InputError
 from aboard.diagnoses.usage import commands, configuration
 from aboard.lazy_dataclass import dataclass
 
@@ -23,6 +25,8 @@ _PATTERN = re.compile(r"[*?!]")
 # Hosts of git, which run no training.
 _FORGES = ("github.com", "gitlab.com", "bitbucket.org", "ssh.dev.azure.com", "codeberg.org", "hf.co")
 _MOST_INCLUDED = 64
+# A larger file takes longer to parse than a person waits after TAB.
+_MOST_COMPLETED = 64 * KIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,19 @@ def find_nodes(hosts: "Sequence[str]", hostfile: str | None, *, home: Path) -> F
             f"no node was given, and there is no {JOB_HOSTFILE}, hostfile, ~/hostfile or host in ~/.ssh/config", "none"
         )
     return FoundNodes(entries=tuple(parse_node_names(names)), source="~/.ssh/config", guessed=True)
+
+
+def list_known_names(home: Path) -> list[str]:
+    """For completion: the nodes of ./aboard.yaml, which need no consent for that, or of the first other place."""
+    if (file := Path(DEFAULT_FILE)).is_file() and file.stat().st_size <= _MOST_COMPLETED:
+        from aboard.config.yaml_tree import convert_to_builtins, parse_tree  # noqa: PLC0415 - PyYAML is only for a file
+
+        text = read_text(FoundFile(DEFAULT_FILE), fix=NO_FIX)
+        match convert_to_builtins(parse_tree(text, file=DEFAULT_FILE)):
+            case {"cluster": {"nodes": [*nodes]}}:
+                texts = [node.get("name", "") if isinstance(node, dict) else node for node in nodes]
+                return [login.name for text in texts for login in expand_logins(str(text).partition(" ")[0])]
+    return [entry.name for entry in find_nodes((), None, home=home).entries]
 
 
 def list_ssh_hosts(directory: Path) -> list[str]:

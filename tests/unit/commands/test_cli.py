@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import select
 import shlex
 import signal
@@ -26,24 +25,6 @@ def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     heads = ("Set up:", "  init ", "  check ", "Run:", "  launch ", "Understand:", "  why ", "Practise:", "  sandbox ")
     assert [*heads] == sorted(heads, key=said.index)
-
-
-@pytest.mark.ci
-def test_the_documented_line_completes_commands_and_options_in_bash(tmp_path: Path) -> None:
-    """As TAB does it; a word that is no command gives no error between the words that are typed."""
-    program = tmp_path / "aboard"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m aboard "$@"\n')
-    program.chmod(0o755)
-    page = (Path(__file__).parents[3] / "docs/uninstall.md").read_text()
-    (line,) = re.findall(r"^    (eval .*bash_source aboard.*?)    ", page, re.MULTILINE)
-    script = f"""{line}
-    complete_words() {{
-        COMPREPLY=(); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _aboard_completion aboard; echo "${{COMPREPLY[*]}}"
-    }}
-    complete_words aboard sy; complete_words aboard sync --ign; complete_words aboard xx --"""
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=False)
-    assert (done.stdout.split("\n"), done.stderr) == (["sync", "--ignored", "--version --help", ""], "")
 
 
 def test_a_mistyped_command() -> None:

@@ -28,7 +28,7 @@ OTHER_READERS = {
     "config/this_machine.py": "/proc, and Aboard's own record in the state directory",
     "config/slurm_allocation.py": "/proc",
     "commands/shared/options/typed_words.py": "/proc",
-    "commands/runs/logs_command.py": "/dev/null",
+    "commands/shared/printed_output.py": "/dev/null",
     "trainer/data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
     "commands/runs/bundle.py": "writes",
     "commands/shared/page/render_page.py": "Aboard's own sources",

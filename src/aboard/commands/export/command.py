@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.options.completion import complete_runs
 from aboard.commands.shared.options.train_extra import require_train_extra
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_list
@@ -21,7 +22,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 @click.command()
-@click.argument("what", metavar="RUN|CHECKPOINT")
+@click.argument("what", metavar="RUN|CHECKPOINT", shell_complete=complete_runs)
 @click.option("--to", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to create.")
 @click.option("--checkpoint", metavar="NAME", help="Which checkpoint: step-000400; default: the newest or best.")
 @click.option(

@@ -16,6 +16,7 @@ from aboard.commands.init.write_config import OutputAction, choose_output_action
 from aboard.commands.shared.copyable_commands import REMARK, CopyableCommands
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.labelled_text import wrap_labelled
+from aboard.commands.shared.options.completion import complete_nodes
 from aboard.commands.shared.printed_output import print_report
 from aboard.config.input_files import DEFAULT_FILE
 from aboard.config.node_search import FoundNodes, find_nodes
@@ -95,7 +96,7 @@ def _list_groups(cluster: DiscoveredCluster) -> Iterator[tuple[str, list[str]]]:
 
 
 @click.command()
-@click.argument("hosts", nargs=-1)
+@click.argument("hosts", nargs=-1, shell_complete=complete_nodes)
 @click.option("--hostfile", metavar="FILE", help="Take the nodes from a DeepSpeed hostfile.")
 @click.option("-y", "--yes", is_flag=True, help="Take the defaults and never ask.")
 @click.option("-o", "--output", metavar="FILE", default=DEFAULT_FILE, show_default=True, help="The file to write.")

@@ -9,6 +9,7 @@ import click
 
 from aboard.commands.launch.slurm.slurm_forwarding import read_from_batch_host
 from aboard.commands.report.build_report import MOST_RUNS, ReportOptions, build_report
+from aboard.commands.shared.options.completion import complete_runs
 from aboard.commands.shared.page.render_page import render_page
 from aboard.commands.shared.page.write_page import list_users, write_page
 from aboard.core.secrets.secret_scrubber import SecretScrubber
@@ -23,7 +24,7 @@ STDOUT = "-"
 
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 @click.option("-o", "--output", metavar="FILE", help="The page to write, or - for stdout; default: ./RUN.html.")
 @click.option(
     "--compare", is_flag=True, help=f"Show up to {MOST_RUNS} RUNs on the same axes, and where settings differ."

@@ -8,6 +8,7 @@ import click
 
 from aboard.commands.launch.slurm.slurm_forwarding import read_from_batch_host
 from aboard.commands.runs.bundle import pack_run, write_bundle
+from aboard.commands.shared.options.completion import complete_runs
 from aboard.commands.shared.page.write_page import list_users
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.byte_sizes import format_size
@@ -22,7 +23,7 @@ STDOUT = "-"
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("-o", "--output", metavar="FILE", help="The archive to write, or - for stdout; default: ./RUN.tar.gz.")
 @click.option("--hide-addresses", is_flag=True, help="Replace IP addresses with made-up ones (198.18.…).")
 @click.option("-y", "--yes", is_flag=True, help="Write the archive without asking.")

@@ -15,6 +15,7 @@ import click
 from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.log_lines import LogLineFormatter, format_raw, list_entries
+from aboard.commands.shared.options.completion import complete_nodes, complete_runs
 from aboard.commands.shared.printed_output import end_at_closed_pipe
 from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.cluster.node_sets import expand_node_set
@@ -57,9 +58,14 @@ MAX_LINES = 100_000
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--rank", metavar="RANKS", help="Only these ranks, for example 3,5-7.")
-@click.option("--node", metavar="NODES", help="Only ranks on these nodes, for example n2 or gpu[01-04].")
+@click.option(
+    "--node",
+    metavar="NODES",
+    shell_complete=complete_nodes,
+    help="Only ranks on these nodes, for example n2 or gpu[01-04].",
+)
 @click.option("--grep", "pattern", metavar="REGEX", help="Only lines that match REGEX; (?i) ignores case.")
 @click.option(
     "--since", metavar="TIME", help="Only lines from the last 10m, 2h, …; for a finished run, counted from its end."

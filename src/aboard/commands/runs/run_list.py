@@ -6,9 +6,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
+from aboard.commands.runs.status import RunSummary
 from aboard.commands.shared.bounded_height import BoundedHeight
 from aboard.core.text.durations import format_duration
-from aboard.lazy_dataclass import dataclass
 
 GAP = "  "
 STYLES = {
@@ -22,26 +22,12 @@ STYLES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunListEntry:
-    """One run. `state` is running, finished, failed, stopped, refused or lost, and pending, ended or unknown for a job.
-
-    `age` is how long ago it began, in seconds.
-    """
-
-    id: str
-    state: str
-    age: float
-    world: int | None = None
-    step: int | None = None
-    verdict: str = ""
-
-
 class RunListView:
     """One line per run; on a narrow terminal the verdict goes on a second line."""
 
-    def __init__(self, runs: Sequence[RunListEntry]) -> None:
+    def __init__(self, runs: Sequence[RunSummary], now: float) -> None:
         self._runs = runs
+        self._now = now
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if not self._runs:
@@ -51,7 +37,7 @@ class RunListView:
 
     def _lines(self, width: int) -> Iterator[Text]:
         heads = ("run", "state", "started", "ranks", "step")
-        cells = [_format_cells(run) for run in self._runs]
+        cells = [_format_cells(run, self._now) for run in self._runs]
         widths = [max(cell_len(row[place]) for row in (heads, *cells)) for place in range(len(heads))]
         yield _render_line(heads, widths, "verdict", state="dim", style="dim")
         for run, row in zip(self._runs, cells, strict=True):
@@ -64,18 +50,25 @@ class RunListView:
                 yield Text(f"{GAP}{verdict}", style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def format_run_lines(runs: Sequence[RunListEntry]) -> Iterator[str]:
+def format_run_lines(runs: Sequence[RunSummary], now: float) -> Iterator[str]:
     """For grep and cut: a header, then one run per line, six tab-separated columns, `-` for unknown."""
     yield "run\tstate\tage_seconds\tranks\tstep\tverdict"
     for run in runs:
-        known = (run.id, run.state, f"{run.age:.0f}", run.world, run.step, " ".join(run.verdict.split()) or None)
+        known = (
+            run.id,
+            run.state,
+            f"{now - run.began:.0f}",
+            run.world,
+            run.step,
+            " ".join(run.verdict.split()) or None,
+        )
         yield "\t".join("-" if each is None else str(each) for each in known)
 
 
-def _format_cells(run: RunListEntry) -> tuple[str, ...]:
+def _format_cells(run: RunSummary, now: float) -> tuple[str, ...]:
     world = "" if run.world is None else f"{run.world:,}"
     step = "" if run.step is None else f"{run.step:,}"
-    return (run.id, run.state, f"{format_duration(run.age)} ago", world, step)
+    return (run.id, run.state, f"{format_duration(now - run.began)} ago", world, step)
 
 
 def _render_line(cells: Sequence[str], widths: Sequence[int], verdict: str, *, state: str, style: str = "") -> Text:

@@ -51,6 +51,12 @@ class RunSummary:
     # What its conductor says, if it was asked.
     progress: RunProgress | None = None
 
+    @property
+    def verdict(self) -> str:
+        # Slurm knows why it killed a conductor, and preflight has often several reasons.
+        explained = self.findings and not (self.state in ("lost", "refused") and self.note)
+        return self.findings[0].seen if explained else self.note
+
 
 @dataclass(frozen=True, kw_only=True)
 class StatusDocument:
@@ -124,20 +130,9 @@ def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]
 
 def summarize_progress(run: RunDirectory, progress: RunProgress) -> RunSummary:
     """An active run, without reading its record."""
-    return RunSummary(
-        id=run.id,
-        state="running",
-        began=run.began,
-        world=progress.world,
-        step=progress.step,
-        findings=(),
-        note=progress.stopping,
-        generation=progress.generation,
-        spent=progress.spent,
-        goodput=progress.goodput,
-        attempts=progress.attempts,
-        progress=progress,
-    )
+    same = {name: getattr(progress, name) for name in ("world", "step", "generation", "spent", "goodput", "attempts")}
+    note = progress.stopping
+    return RunSummary(id=run.id, state="running", began=run.began, findings=(), note=note, progress=progress, **same)
 
 
 def _translate_end(status: JobStatus) -> SummaryState:

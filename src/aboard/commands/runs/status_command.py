@@ -15,7 +15,7 @@ from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.launch.view.run_cost import format_cost
-from aboard.commands.runs.run_list import RunListEntry, RunListView, format_run_lines
+from aboard.commands.runs.run_list import RunListView, format_run_lines
 from aboard.commands.runs.status import (
     RunSummary,
     StatusDocument,
@@ -26,6 +26,7 @@ from aboard.commands.runs.status import (
 )
 from aboard.commands.shared.conductor_client import ask_progress, watch_progress
 from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.options.completion import complete_runs
 from aboard.commands.shared.printed_output import end_at_closed_pipe, print_findings, print_report
 from aboard.core.run.run_progress import RunProgress, describe_attempt
 from aboard.core.run.run_state import GenerationEnd
@@ -37,7 +38,7 @@ POLL_SECONDS = 0.2
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("-f", "--follow", "--live", "live", is_flag=True, help="Follow until the run ends; Ctrl-C ends the view.")
 @click.option("-a", "--all", "every", is_flag=True, help=f"List all runs, not only the newest {MAX_RUNS}.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --follow, one line per change.")
@@ -54,8 +55,7 @@ def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
         if as_json:
             click.echo(dump_json(StatusDocument(runs=summaries)))
             return
-        lines = [_build_run_line(each) for each in summaries]
-        print_report(console, RunListView(lines), format_run_lines(lines))
+        print_report(console, RunListView(summaries, time()), format_run_lines(summaries, time()))
         return
     run_directory = runs.find(run)
     where = forward_to_batch_host(run_directory, run, must_be_here=False)
@@ -69,7 +69,7 @@ def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
         asyncio.run(_follow_progress(run_directory, console) if live else _show_progress(run_directory, console))
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
-        console.print(RunListView([_build_run_line(run_summary)]), crop=False)
+        console.print(RunListView([run_summary], time()), crop=False)
         _print_attempts(run_summary.attempts)
         label, cost = format_cost(run_summary.spent, run_summary.goodput, restarts=max(0, run_summary.generation - 1))
         if cost:
@@ -137,16 +137,3 @@ async def _follow_progress(run: RunDirectory, console: Console) -> None:
             view.update(progress)
     finally:
         view.close()
-
-
-def _build_run_line(run_summary: RunSummary) -> RunListEntry:
-    # Slurm knows why it killed a conductor, and preflight has often several reasons.
-    explained = run_summary.findings and not (run_summary.state in ("lost", "refused") and run_summary.note)
-    return RunListEntry(
-        id=run_summary.id,
-        state=run_summary.state,
-        age=time() - run_summary.began,
-        world=run_summary.world,
-        step=run_summary.step,
-        verdict=run_summary.findings[0].seen if explained else run_summary.note,
-    )

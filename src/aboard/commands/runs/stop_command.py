@@ -10,6 +10,7 @@ import click
 
 from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs
 from aboard.commands.shared.conductor_client import ask_stop
+from aboard.commands.shared.options.completion import complete_runs
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import commands
 from aboard.record.run_directory import RunDirectory
@@ -23,7 +24,7 @@ POLL_SECONDS = 0.1
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--now", is_flag=True, help="Skip the grace period, like a second Ctrl-C.")
 def stop(run: str | None, now: bool) -> None:
     """Stop a run: every rank gets SIGTERM, then SIGKILL after the grace period; nothing is left behind.

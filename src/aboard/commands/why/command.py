@@ -8,6 +8,7 @@ from pathlib import Path
 from time import time
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.text import Text
 
@@ -19,6 +20,7 @@ from aboard.commands.shared.copyable_commands import CopyableCommands
 from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.number_format import format_count
+from aboard.commands.shared.options.completion import complete_nodes, complete_words, list_run_names
 from aboard.commands.shared.progress_bar import ReadingView
 from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, DiagnosisView
@@ -46,13 +48,24 @@ DIAGNOSES_BY_CODE = {
 }
 
 
+def complete_runs_and_codes(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    codes = (code for code, (_subject, diagnosis) in DIAGNOSES_BY_CODE.items() if code == diagnosis.code)
+    return complete_words([*list_run_names(typed), *codes], typed)
+
+
 @click.command()
-@click.argument("words", nargs=-1, metavar="[RUN|CODE]")
+@click.argument("words", nargs=-1, metavar="[RUN|CODE]", shell_complete=complete_runs_and_codes)
 @click.option("-v", "--verbose", is_flag=True, help="Also show what was ruled out and what could not be observed.")
 @click.option("--codes", is_flag=True, help="List all codes.")
 @click.option("--log", "logs", multiple=True, metavar="FILE…", help="Diagnose logs from any launcher; - reads stdin.")
 @click.option("--bundle", metavar="FILE", help="Diagnose a run packed by `aboard bundle`.")
-@click.option("--nodes", multiple=True, metavar="NODES…", help="Diagnose a job on these nodes, whatever launched it.")
+@click.option(
+    "--nodes",
+    multiple=True,
+    metavar="NODES…",
+    shell_complete=complete_nodes,
+    help="Diagnose a job on these nodes, whatever launched it.",
+)
 @click.option(
     "--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes on this machine, whatever launched them."
 )

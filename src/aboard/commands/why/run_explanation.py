@@ -6,7 +6,7 @@ from dataclasses import replace
 from aboard.commands.runs.status import SummaryState, find_resume_command, summarize_run
 from aboard.commands.shared.conductor_client import ask_why
 from aboard.commands.why.replay_run import judge_finished_run
-from aboard.core.evidence.verdict import ReplayedJudgement, RuledOut
+from aboard.core.evidence.verdict import Judgement, ReplayedJudgement
 from aboard.core.run.run_state import GenerationEnd
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import Finding
@@ -15,7 +15,7 @@ from aboard.record.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunExplanation:
+class RunExplanation(Judgement):
     """Why a run is stuck, slow or dead: the first finding is the verdict; without findings, nothing wrong was found.
 
     The findings of an active run are from the nodes now, those of a record by today's rules; `recorded` has those that
@@ -26,12 +26,6 @@ class RunExplanation:
     run: str
     state: SummaryState
     note: str = ""
-    findings: tuple[Finding, ...] = ()
-    ruled_out: tuple[RuledOut, ...] = ()
-    progress: str = ""
-    advancing: bool = False
-    quiet: float | None = None
-    seconds: float = 0.0
     recorded: tuple[Finding, ...] = ()
     version: str = ""
     attempts: tuple[GenerationEnd, ...] = ()
@@ -42,18 +36,7 @@ def explain_run(run: RunDirectory, job: JobStatus | None) -> RunExplanation:
     """Asks the conductor of an active run; judges the record of any other."""
     summary = summarize_run(run)
     if run.live:
-        why = asyncio.run(ask_why(run))
-        return RunExplanation(
-            run=run.id,
-            state="running",
-            findings=why.findings,
-            ruled_out=why.ruled_out,
-            progress=why.progress,
-            advancing=why.advancing,
-            quiet=why.quiet,
-            seconds=why.seconds,
-            attempts=summary.attempts,
-        )
+        return RunExplanation(run=run.id, state="running", attempts=summary.attempts, **vars(asyncio.run(ask_why(run))))
     return replace(
         explain_judgement(judge_finished_run(run, job)),
         state=summary.state,
@@ -66,10 +49,5 @@ def explain_run(run: RunDirectory, job: JobStatus | None) -> RunExplanation:
 def explain_judgement(judged: ReplayedJudgement) -> RunExplanation:
     """Of a record whose state is unknown, such as that of a bundle."""
     return RunExplanation(
-        run=judged.run,
-        state="unknown",
-        findings=judged.why.findings,
-        ruled_out=judged.why.ruled_out,
-        recorded=judged.then,
-        version=judged.version,
+        run=judged.run, state="unknown", recorded=judged.then, version=judged.version, **vars(judged.why)
     )

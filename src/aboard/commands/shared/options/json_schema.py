@@ -1,5 +1,6 @@
 """`aboard --json-schema COMMAND`: the JSON Schema of what a command prints with --json, from the types that it has."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum, IntEnum
@@ -10,7 +11,6 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from aboard.commands.shared.json_output import SCHEMA
-from aboard.core.probes.facts import Unknown
 from aboard.diagnoses import Diagnosis
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -28,6 +28,10 @@ DOCUMENTS = {
     "report": ("report.page_data:PageData",),
 }
 _PLAIN = {bool: "boolean", int: "integer", NoneType: "null"}
+
+
+def format_schema(command: str) -> str:
+    return json.dumps(build_command_schema(command), indent=2)
 
 
 def build_command_schema(command: str) -> dict[str, Any]:
@@ -66,7 +70,7 @@ def _describe(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return _describe_class(hint, definitions)
 
 
-def _describe_class(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - as above
+def _describe_class(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if kind is Any:
         return {}
     if kind in _PLAIN:
@@ -74,8 +78,6 @@ def _describe_class(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:  
     if kind is float:
         # A figure that is not finite becomes null.
         return {"type": ["number", "null"]}
-    if kind is Unknown:
-        return {"type": "object", "properties": {"unknown": {"type": "string"}}, "required": ["unknown"]}
     if issubclass(kind, Enum):
         return {"enum": [each.name.lower() if issubclass(kind, IntEnum) else each.value for each in kind]}
     if is_dataclass(kind) or is_typeddict(kind):

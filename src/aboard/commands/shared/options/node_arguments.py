@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from aboard.commands.shared.options.completion import complete_nodes
 from aboard.commands.shared.options.typed_words import ALLOWED
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.slurm_allocation import read_allocation
@@ -139,13 +140,14 @@ class NodeArguments:
         )
 
 
-_NODES_ARGUMENT = click.argument("nodes", nargs=-1)
+_NODES_ARGUMENT = click.argument("nodes", nargs=-1, shell_complete=complete_nodes)
 # For commands whose arguments are paths.
 ON_OPTION = click.option(
     "--on",
     "nodes",
     multiple=True,
     metavar="NODES",
+    shell_complete=complete_nodes,
     help="Names, node sets or an aboard.yaml file; repeatable. Default: ./aboard.yaml, or the Slurm job.",
 )
 

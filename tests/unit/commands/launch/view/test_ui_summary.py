@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_findings import made_finding
@@ -11,7 +12,8 @@ from rich.console import Console, RenderableType
 from run_states import RUN, dead, training
 
 from aboard.commands.launch.view.finished_run import FinishedRun, FinishedRunView, format_summary_lines
-from aboard.commands.runs.run_list import RunListEntry, RunListView, format_run_lines
+from aboard.commands.runs.run_list import RunListView, format_run_lines
+from aboard.commands.runs.status import RunSummary
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
 from aboard.doctor.hang import diagnoses as hang
@@ -53,11 +55,18 @@ ENDS = {
     ),
     "stopped": replace(WELL, exit_code=130, progress=replace(WELL.progress, stopping="you pressed Ctrl-C")),
 }
+NOW = 1e9
+
+
+def summarized(run: str, age: float, **facts: Any) -> RunSummary:
+    return RunSummary(**{"id": run, "began": NOW - age, "world": None, "step": None, "findings": (), **facts})
+
+
 RUNS = (
-    RunListEntry(id=RUN, state="running", age=192, world=16, step=1200),
-    RunListEntry(id="20261114-0507-keen-lark", state="failed", age=90_000, world=8000, step=12, verdict=VERDICT.seen),
-    RunListEntry(id="20261113-0507-calm-wren", state="finished", age=900_000, world=8, step=120_000),
-    RunListEntry(id="20261112-0507-wise-yak", state="lost", age=5),
+    summarized(RUN, 192, state="running", world=16, step=1200),
+    summarized("20261114-0507-keen-lark", 90_000, state="failed", world=8000, step=12, findings=(VERDICT,)),
+    summarized("20261113-0507-calm-wren", 900_000, state="finished", world=8, step=120_000),
+    summarized("20261112-0507-wise-yak", 5, state="lost"),
 )
 
 
@@ -123,14 +132,14 @@ def test_after_lora_the_adapter_is_what_is_exported() -> None:
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_list_of_runs(width: int) -> None:
     """One line a run; where there is no room beside it, the verdict stands below."""
-    text = drawn(RunListView(RUNS), width)
+    text = drawn(RunListView(RUNS, NOW), width)
     assert text == (GOLDEN / f"status-{width}.txt").read_text("utf-8")
     assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_runs_as_lines() -> None:
     """A header, then six columns with tabs between, for cut; what isn't known is a dash."""
-    head, *lines = format_run_lines(RUNS)
+    head, *lines = format_run_lines(RUNS, NOW)
     assert head == "run\tstate\tage_seconds\tranks\tstep\tverdict"
     assert lines[0] == f"{RUN}\trunning\t192\t16\t1200\t-"
     assert lines[1].endswith(f"\t{VERDICT.seen}")
@@ -139,4 +148,4 @@ def test_runs_as_lines() -> None:
 
 def test_no_run_yet() -> None:
     """An empty list says how to fill it."""
-    assert "aboard launch" in drawn(RunListView(()), 80)
+    assert "aboard launch" in drawn(RunListView((), NOW), 80)
