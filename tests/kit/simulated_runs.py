@@ -1,4 +1,4 @@
-"""Runs of the real conductor on simulated nodes, with messages about them."""
+"""Runs of the real conductor on simulated nodes, with messages about them and metrics of them."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from aboard.commands.check.check_observer import NullCheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.conduct.metrics_file import MetricsFile
 from aboard.commands.launch.conduct.run_notifier import RunNotifier
 from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.core.cluster.cluster import Cluster
@@ -59,6 +60,7 @@ async def conduct_simulated(
     *,
     recovery: RecoverySettings | None = None,
     lease: Lease = QUICK,
+    textfile: str = "",
 ) -> LaunchResult:
     """Launches two ranks on each of these nodes, whose names tell runs of one simulator apart."""
     cluster = Cluster(nodes=tuple(Node(name=name, slots=RANKS) for name in nodes), notify=notify)
@@ -67,13 +69,16 @@ async def conduct_simulated(
     request = LaunchRequest(program=Program(kind=ProgramKind.SCRIPT, target="train.py"))
     spec = LaunchSpec(cluster=cluster, request=request, lease=lease, recovery=recovery or RecoverySettings())
     try:
-        async with RunNotifier(notify, record, observer) as notifier:
-            return await launch(
-                spec,
-                record,
-                check_observer=NullCheckObserver(),
-                run_observer=notifier,
-                transport_for=lambda node: SimulatedTransport(socket, faults=faults.get(node.name, FakeNodeFaults())),
-            )
+        with MetricsFile(textfile, record, observer) as metrics:
+            async with RunNotifier(notify, record, metrics) as notifier:
+                return await launch(
+                    spec,
+                    record,
+                    check_observer=NullCheckObserver(),
+                    run_observer=notifier,
+                    transport_for=lambda node: SimulatedTransport(
+                        socket, faults=faults.get(node.name, FakeNodeFaults())
+                    ),
+                )
     finally:
         record.close()

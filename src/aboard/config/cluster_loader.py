@@ -71,6 +71,7 @@ def load_cluster(
         writes=_build_writes(config),
         recovery=build_recovery_request(config),
         notify=build_notify_settings(config),
+        textfile="" if config.document.metrics is None else config.document.metrics.textfile,
     )
 
 

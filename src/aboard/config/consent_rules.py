@@ -150,6 +150,7 @@ PORT = Rule(effect="logs in at another ssh server of the node")
 ADDRESS = Rule(effect="connects ssh to this host in place of the node")
 FABRIC = Rule(effect="sends training traffic to these hosts")
 WEBHOOK = Rule(effect="sends messages about your runs to the address that is in this variable or file")
+TEXTFILE = Rule(effect="writes figures of your runs to this directory, where other users can read them")
 COMMAND = Rule(effect="starts this program on this machine, with your rights")
 MODEL_CODE = Rule(
     harmless="false",
@@ -181,6 +182,7 @@ SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
     "run": {"output": OUTPUT, "writes": VALIDATED},
     "recover": {**dict.fromkeys(("restarts", "min_nodes", "wait", "standby"), VALIDATED), "spares": NODES},
     "notify": {"webhook": WEBHOOK, "command": COMMAND, **dict.fromkeys(("format", "on"), VALIDATED)},
+    "metrics": {"textfile": TEXTFILE},
     "data": {
         **dict.fromkeys(("files", "validation", "tokenizer", "template"), PATH),
         **dict.fromkeys(("format", "max_length", "packing", "loss_on"), VALIDATED),

@@ -243,6 +243,7 @@ def test_what_our_pages_print_needs_no_more_consent_than_they_say() -> None:
     assert asked == {
         "docs/containers.md#0": ["cluster.container"],
         "docs/monitoring.md#0": ["notify.webhook", "notify.command"],
+        "docs/monitoring.md#1": ["metrics.textfile"],
     }
     assert "aboard allow" in (ROOT / "docs/containers.md").read_text()
 

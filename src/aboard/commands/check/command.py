@@ -14,12 +14,12 @@ from aboard.commands.check.check_cluster import CheckReport, check_cluster
 from aboard.commands.check.live_view import show_live_check
 from aboard.commands.check.report_view import CheckReportView, format_check_json, format_check_lines
 from aboard.commands.shared.findings.subject_results import SubjectStatus, summarize_subjects
-from aboard.commands.shared.messages.notify_problems import find_notify_problems
+from aboard.commands.shared.messages.notify_problems import find_notify_problems, find_textfile_problems
 from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
 from aboard.commands.shared.printed_output import print_report
 from aboard.config.this_machine import find_environment
+from aboard.core.cluster.cluster import Cluster
 from aboard.core.exit_codes import choose_exit_code
-from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
@@ -87,7 +87,7 @@ def check(
     spec = RankSpec(environment=find_environment(os.environ))
     with show_live_check(console, quiet=as_json) as watcher:
         checking = check_cluster(cluster, subjects, quick=quick, spec=spec, check_observer=watcher)
-        report, problems = asyncio.run(_check_with_notify(checking, NotifySettings() if only else cluster.notify))
+        report, problems = asyncio.run(_check_with_receivers(checking, None if only else cluster))
     facts, found, seconds = report.facts, sort_by_severity([*report.findings, *problems]), report.seconds
     outcomes = summarize_subjects(facts, subjects, report.by_subject)
     if as_json:
@@ -103,11 +103,14 @@ def check(
     sys.exit(choose_exit_code(found, strict=strict, untested=untested))
 
 
-async def _check_with_notify(
-    checking: Coroutine[None, None, CheckReport], settings: NotifySettings
+async def _check_with_receivers(
+    checking: Coroutine[None, None, CheckReport], cluster: Cluster | None
 ) -> tuple[CheckReport, list[Finding]]:
-    """The check, and whether this machine could send messages about a run: in a Slurm job, it is the batch host."""
-    return await asyncio.gather(checking, find_notify_problems(settings, os.environ))
+    """The check, and whether messages and metrics of a run on the cluster would arrive from this machine."""
+    if cluster is None:
+        return await checking, []
+    report, problems = await asyncio.gather(checking, find_notify_problems(cluster.notify, os.environ))
+    return report, [*problems, *find_textfile_problems(cluster.textfile)]
 
 
 def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:

@@ -16,6 +16,7 @@ from aboard.commands.check.check_cluster import CheckReport
 from aboard.commands.check.check_observer import CheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor, RunObserver
 from aboard.commands.launch.conduct.control_socket import serve_control, serve_script_control
+from aboard.commands.launch.conduct.metrics_file import MetricsFile
 from aboard.commands.launch.conduct.run_notifier import RunNotifier
 from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.commands.launch.slurm.continue_job import continue_training, requeue_job
@@ -68,7 +69,9 @@ class LaunchSession:
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(stop)
-                notifier = RunNotifier(self.spec.cluster.notify, record, run_observer)
+                cluster = self.spec.cluster
+                metrics = stack.enter_context(MetricsFile(cluster.textfile, record, run_observer))
+                notifier = RunNotifier(cluster.notify, record, metrics)
                 await stack.enter_async_context(notifier)
                 control = await stack.enter_async_context(_Control(self.run, stop.stop))
 

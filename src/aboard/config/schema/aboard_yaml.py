@@ -29,7 +29,7 @@ from aboard.config.schema.field_types import (
     Word,
     refuse_value,
 )
-from aboard.config.schema.monitoring_sections import NotifySection
+from aboard.config.schema.monitoring_sections import MetricsSection, NotifySection
 from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
 from aboard.core.cluster.node_sets import MAX_NAMES
@@ -262,6 +262,8 @@ class AboardConfig(Section):
     """What is done when a run fails: restarts, spare nodes."""
     notify: NotifySection | None = None
     """Who hears of a run's failures and of its end."""
+    metrics: MetricsSection | None = None
+    """Where the figures of a run go, for Prometheus."""
     data: DataSection | None = None
     """The training data; `aboard data` checks it."""
     train: TrainSection | None = None

@@ -1,11 +1,11 @@
-"""The section `notify`: who hears of a run."""
+"""The sections `notify` and `metrics`: who hears of a run, and where its figures go."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from aboard.config.schema.base_section import Section
-from aboard.config.schema.field_types import OR_TEXT, Line, refuse_value
+from aboard.config.schema.field_types import OR_TEXT, AbsolutePath, Line, refuse_value
 from aboard.core.text.input_text import find_env_name_error
 
 
@@ -61,3 +61,10 @@ class NotifySection(Section):
             seen = "it names no receiver" if self.command is None else "format is that of a web hook, and there is none"
             refuse_value(seen, "webhook")
         return self
+
+
+class MetricsSection(Section):
+    """Where the figures of a run go, for monitoring."""
+
+    textfile: AbsolutePath
+    """The directory of node_exporter's textfile collector, on the machine where the conductor runs."""

@@ -30,7 +30,7 @@ class PlannedWrites:
 class Cluster:
     """The nodes of a run. `source` says where they were read, for messages; `writes` is None if unknown.
 
-    `recovery` and `notify` are what the same file asks for.
+    `recovery` and `notify` are what the same file asks for; its metrics go to the directory `textfile`.
     """
 
     nodes: tuple[Node, ...]
@@ -38,6 +38,7 @@ class Cluster:
     writes: PlannedWrites | None = None
     recovery: RecoveryRequest = RecoveryRequest()
     notify: NotifySettings = NotifySettings()
+    textfile: str = ""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -1,1 +1,1 @@
-"""What a run reports elsewhere: messages about its events."""
+"""What a run reports elsewhere: messages about its events, and metrics."""

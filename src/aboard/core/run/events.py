@@ -34,7 +34,7 @@ class Event:
     stopped (of a rank), port (rank 0's), paused (the conductor itself did not run), verdict (what the progress watch
     found; none when the run makes progress again),
     looked (a snapshot was judged that covers all events before this), stepping (a generation begins its first step),
-    caught_up (it has repeated all lost steps), unsent (messages about the run
+    caught_up (it has repeated all lost steps), unsent (messages or metrics
     don't arrive, or do again), deciding, stopping, restarting, recovering, finished.
     """
 

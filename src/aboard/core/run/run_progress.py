@@ -141,7 +141,7 @@ class RunProgress:
     uncopied: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
     # Spares that can't take over now.
     spares: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
-    # Why messages about the run don't arrive.
+    # Why messages or metrics of the run don't arrive.
     unsent: tuple[str, ...] = ()
 
 

@@ -115,9 +115,9 @@ def describe_spare(name: str, why: str) -> str:
 
 
 def describe_unsent(event: Event) -> str:
-    """What the event says about messages, and what to type."""
-    why, fix = (_get_text(event, name).raw() for name in ("why", "fix"))
-    return escape_lines(f"warning: {why}\n    {fix}".rstrip() if why else "messages about this run arrive again")
+    """What does not arrive where, and what to type."""
+    receiver, why, fix = (_get_text(event, name).raw() for name in ("receiver", "why", "fix"))
+    return escape_lines(f"warning: {why}\n    {fix}".rstrip() if why else f"{receiver} works again")
 
 
 def name_run(name: Untrusted) -> str:
@@ -284,7 +284,7 @@ class Run:
     # The serials of the last two checkpoints that ranks saved, and of the last one that a node has the copies of.
     saved: tuple[int, ...] = ()
     copied: dict[str, int] = field(default_factory=dict)
-    # Why messages about the run don't arrive, by receiver.
+    # Why messages or metrics of the run don't arrive, by receiver.
     unsent: dict[str, str] = field(default_factory=dict)
     # What nodes sent beyond the space that the record has for them: counts by kind.
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Diagnoses of messages about a run that can't be sent."""
+"""Diagnoses of messages and metrics of a run that don't arrive."""
 
 from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.fixes import Advice
@@ -33,4 +33,13 @@ NOTIFY_UNSENT = warning(
         "file": f"cat {{path}} | {_ASK}",
         "command": "{command:words} < /dev/null; echo $?",
     },
+)
+
+METRICS_UNWRITTEN = warning(
+    code="metrics-unwritten",
+    title="the metrics of a run can't be written for Prometheus",
+    symptoms=("metrics.textfile: can't write in",),
+    explanation="`metrics.textfile` is the directory of node_exporter's textfile collector on the machine where the"
+    " conductor runs: in a Slurm job, the batch host. You must be able to write there. The run goes on without.",
+    fixes='sudo install -d -m 755 -o "$(id -un)" {folder}    # creates it, or makes it yours',
 )

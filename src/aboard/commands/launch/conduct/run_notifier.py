@@ -226,10 +226,18 @@ class RunNotifier:
             sender.process.returncode = 0
 
     def _note(self, receiver: str, why: str, fix: str) -> None:
-        """Records and shows that messages don't arrive; without a reason, that they do again."""
-        event = Event(node="", at=time(), kind="unsent", data={"receiver": receiver, "why": why, "fix": fix})
-        self._problems[receiver] = event
-        if self._conductor is not None:
-            self._conductor.run.apply(event)
-        self._record.event(event)
-        self._run_observer.event(event)
+        self._problems[receiver] = note_undelivered(
+            self._record, self._conductor, self._run_observer, f"notify.{receiver}", why, fix
+        )
+
+
+def note_undelivered(
+    record: Record, conductor: Conductor | None, observer: RunObserver, receiver: str, why: str, fix: str
+) -> Event:
+    """Records and shows that something does not arrive at a receiver; without a reason, that it does again."""
+    event = Event(node="", at=time(), kind="unsent", data={"receiver": receiver, "why": why, "fix": fix})
+    if conductor is not None:
+        conductor.run.apply(event)
+    record.event(event)
+    observer.event(event)
+    return event

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.diagnoses import AboardError, Finding
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage.messages import NOTIFY_ADDRESS, NOTIFY_UNSENT
+from aboard.diagnoses.usage import messages
 from aboard.foreign_files import open_foreign_file
 
 SENDER = (sys.executable, "-P", "-m", "aboard.commands.shared.messages.message_sender")
@@ -26,7 +26,9 @@ def read_address(settings: NotifySettings, environ: Mapping[str, str]) -> str:
     if settings.env:
         place, text = f"the variable {settings.env}", environ.get(settings.env, "")
         if not text:
-            raise AboardError(NOTIFY_ADDRESS, f"{place} is not set on {_name_host()}", "env", name=settings.env)
+            raise AboardError(
+                messages.NOTIFY_ADDRESS, f"{place} is not set on {_name_host()}", "env", name=settings.env
+            )
     else:
         place, text = escape_text(settings.file, 300), _read_private(settings.file)
     address = text.strip()
@@ -36,7 +38,7 @@ def read_address(settings: NotifySettings, environ: Mapping[str, str]) -> str:
     except ValueError:
         is_address = False
     if not is_address or not address.isprintable() or " " in address:
-        raise AboardError(NOTIFY_ADDRESS, f"{place} does not have the address of a web hook", "url")
+        raise AboardError(messages.NOTIFY_ADDRESS, f"{place} does not have the address of a web hook", "url")
     return address
 
 
@@ -46,11 +48,11 @@ def _read_private(path: str) -> str:
             status = os.fstat(file.fileno())
             if status.st_mode & _OTHERS or status.st_uid != os.geteuid():
                 whose = "others can read it" if status.st_uid == os.geteuid() else f"it belongs to uid {status.st_uid}"
-                raise AboardError(NOTIFY_ADDRESS, f"{escape_text(path, 300)}: {whose}", "mode", path=path)
+                raise AboardError(messages.NOTIFY_ADDRESS, f"{escape_text(path, 300)}: {whose}", "mode", path=path)
             return file.read(_LONGEST).decode("utf-8", "replace")
     except OSError as error:
         seen = f"{escape_text(path, 300)} on {_name_host()}: {error.strerror}"
-        raise AboardError(NOTIFY_ADDRESS, seen, "file", path=path) from None
+        raise AboardError(messages.NOTIFY_ADDRESS, seen, "file", path=path) from None
 
 
 def build_task(settings: NotifySettings, receiver: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -64,11 +66,11 @@ def build_problem(settings: NotifySettings, receiver: str, why: str) -> Finding:
     """Messages don't reach this receiver."""
     source = {"name": settings.env} if settings.env else {"path": settings.file}
     fix = (
-        NOTIFY_UNSENT.fix("command", command=settings.command)
+        messages.NOTIFY_UNSENT.fix("command", command=settings.command)
         if receiver == "command"
-        else NOTIFY_UNSENT.fix("env" if settings.env else "file", **source)
+        else messages.NOTIFY_UNSENT.fix("env" if settings.env else "file", **source)
     )
-    return NOTIFY_UNSENT.finding(
+    return messages.NOTIFY_UNSENT.finding(
         nodes=(_name_host(),), seen=f"notify.{receiver} from {_name_host()}: {escape_text(why, 400)}", fix=fix
     )
 
@@ -94,6 +96,18 @@ async def _probe(settings: NotifySettings, receiver: str, environ: Mapping[str, 
         await process.wait()
         return build_problem(settings, receiver, f"no answer within {_PROBE_SECONDS:.0f} s")
     return build_problem(settings, receiver, json.loads(said)["why"]) if said else None
+
+
+def find_textfile_problems(folder: str) -> list[Finding]:
+    """Why metrics could not be written to this directory."""
+    if not folder or os.access(folder, os.W_OK | os.X_OK):
+        return []
+    seen = f"metrics.textfile: can't write in {escape_text(folder, 300)} on {_name_host()}"
+    return [
+        messages.METRICS_UNWRITTEN.finding(
+            nodes=(_name_host(),), seen=seen, fix=messages.METRICS_UNWRITTEN.fix(folder=folder)
+        )
+    ]
 
 
 def _name_host() -> str:

@@ -119,7 +119,7 @@ def test_a_receiver_that_does_not_take_messages_is_a_warning(
     assert expected in seen[-1]
     (run,) = Runs(tmp_path).all()
     folded = Run.replay(run.id, read_events(run.events))
-    assert expected in folded.unsent["webhook"]
+    assert expected in folded.unsent["notify.webhook"]
 
 
 @pytest.mark.ci
