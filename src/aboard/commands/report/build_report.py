@@ -46,6 +46,7 @@ from aboard.record.run_directory import RunDirectory
 MOST_RUNS = 8
 _MOST_SAVES = 400
 _MOST_RANKS_SHOWN = 3
+_LONGEST_TEXT = 4_000
 _NOT_COMPARED = ("lateness", "samples", "spells")
 _MALFORMED = (ArithmeticError, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError)
 
@@ -141,7 +142,16 @@ def describe_run(run: RunDirectory, options: ReportOptions) -> RunData:
     described["unreadable"] = unreadable + [f"{timeline.unreadable} events"] * bool(timeline.unreadable)
     left_out = ("output", *(_NOT_COMPARED if options.compared else ()))
     shown = {name: value for name, value in described.items() if name not in left_out}
-    return {**cast("RunData", options.scrub.value(shown)), "output": described["output"]}
+    return {**cast("RunData", _cut_texts(options.scrub.value(shown))), "output": described["output"]}
+
+
+def _cut_texts(value: Any) -> Any:
+    """Texts are cut after they are scrubbed, since a part of a key does not look like one."""
+    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+        return f"{value[:_LONGEST_TEXT]}…"
+    if isinstance(value, dict):
+        return {name: _cut_texts(each) for name, each in value.items()}
+    return [_cut_texts(each) for each in value] if isinstance(value, list) else value
 
 
 def _try_reading(unreadable: list[str], what: str, build: Callable[[], Any], otherwise: Any) -> Any:
@@ -201,7 +211,7 @@ def _name_program(plan: Mapping[str, Any]) -> str:
 
 
 def _get_text(value: object) -> str:
-    return to_plain_value(value)[:20_000] if isinstance(value, str) else ""
+    return to_plain_value(value) if isinstance(value, str) else ""
 
 
 def _list_checkpoints(timeline: Timeline) -> list[Moment]:

@@ -7,9 +7,9 @@ from typing import Any
 from aboard.commands.report.page_data import SettingRow
 from aboard.commands.runs.bundle import REDACTED, redact_plan_value
 from aboard.core.secrets.secret_names import HIDDEN
+from aboard.diagnoses.untrusted import escape_text
 from aboard.record.json_documents import read_training
 
-_LONGEST_VALUE = 500
 _MOST_SETTINGS = 400
 # Chosen for each run anew, so that they say nothing about it.
 _OWN = (
@@ -41,8 +41,8 @@ def read_settings(plan: Mapping[str, Any]) -> dict[str, str]:
         **training,
         **{f"${name}": value for name, value in variables.items() if value not in (REDACTED, HIDDEN)},
     }
-    shown = {name: _format(value) for name, value in found.items() if value is not None and not name.startswith(_OWN)}
-    return dict(list(shown.items())[:_MOST_SETTINGS])
+    known = [(name, value) for name, value in found.items() if value is not None and not name.startswith(_OWN)]
+    return {escape_text(name): _format(value) for name, value in known[:_MOST_SETTINGS]}
 
 
 def compare_settings(settings: Sequence[Mapping[str, str]]) -> list[SettingRow]:
@@ -54,4 +54,4 @@ def compare_settings(settings: Sequence[Mapping[str, str]]) -> list[SettingRow]:
 
 def _format(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
+    return escape_text(text, len(text))

@@ -22,6 +22,7 @@ function scaleValue(value, { most, linear }) {
 /* `map` has columns, rows, start and width of a column in seconds, and `read(row, column)`: null if unknown. */
 function addHeatMap(parent, map) {
   const stop = map.start + map.columns * map.width;
+  const labels = Array.from({ length: map.rows }, (_, row) => map.label(row).slice(0, 16));
   const height = Math.min(560, Math.max(110, map.rows * Math.max(1, Math.floor(300 / map.rows)))) + 48;
   addChart(parent, {
     title: map.title,
@@ -41,7 +42,8 @@ function addHeatMap(parent, map) {
         const step = Math.max(1, incr);
         return Array.from({ length: Math.ceil(map.rows / step) }, (_, place) => map.rows - place * step - 0.5);
       },
-      values: (plot, splits) => splits.map((split) => map.label(map.rows - split - 0.5)),
+      size: Math.max(AXIS_WIDTH, 14 + 6.5 * Math.max(...labels.map((label) => label.length))),
+      values: (plot, splits) => splits.map((split) => labels[map.rows - split - 0.5]),
     },
     paint: (plot) => paintMap(plot, map, stop),
     read: (plot, at) => {
@@ -49,7 +51,7 @@ function addHeatMap(parent, map) {
       const column = Math.floor((at - map.start) / map.width);
       if (row < 0 || row >= map.rows || column < 0 || column >= map.columns) return "";
       const value = map.read(row, column);
-      return `${map.label(row)}: ${value === null ? "not measured" : map.format(value)}`;
+      return `${labels[row]}: ${value === null ? "not measured" : map.format(value)}`;
     },
     rest: "",
   });

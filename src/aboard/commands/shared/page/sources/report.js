@@ -224,7 +224,7 @@ function addLateness(run) {
     format: formatSeconds,
     label: (row) => {
       const rank = Math.round((row * lateness.ranks) / lateness.rows);
-      return row < 0 || row >= lateness.rows ? "" : `${rank} ${owners.get(rank) || ""}`.slice(0, 12);
+      return `${rank} ${owners.get(rank) || ""}`;
     },
     read: (row, column) => {
       const value = rows[row].getUint16(2 * column, true);
@@ -289,7 +289,7 @@ function addSourceMap(grid, figure, sources, name, run) {
   });
   addHeatMap(grid, {
     title: figure.title, unit: "highest in each cell", linear: true, columns, rows: sources.length, start: 0, width, most: most || 1, format: figure.format,
-    label: (row) => (sources[row] ? sources[row].name.slice(0, 10) : ""),
+    label: (row) => sources[row].name,
     read: (row, column) => (Number.isNaN(cells[row * columns + column]) ? null : cells[row * columns + column]),
   });
 }
