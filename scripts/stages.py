@@ -169,6 +169,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "recovery_month",
             "chaos",
             "report",
+            "notify",
         )
     ]
     # A different sample for each commit: tests were written for the survivors of the first ones.

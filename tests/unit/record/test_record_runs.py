@@ -24,16 +24,16 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
-from aboard.record import Record, RunDirectory, Runs
 from aboard.record.event_log import read_events
-from aboard.record.run_directory import RunState
-from aboard.record.runs import make_run_id
+from aboard.record.run_directory import RunDirectory, RunState
+from aboard.record.run_record import Record
+from aboard.record.runs import Runs, make_run_id
 
 NOW = datetime(2026, 11, 15, 5, 7, tzinfo=UTC)
 HOLD = """
 import sys
 from pathlib import Path
-from aboard.record import RunDirectory
+from aboard.record.run_directory import RunDirectory
 claim = RunDirectory(Path(sys.argv[1])).claim()
 print("claimed", flush=True)
 sys.stdin.read()

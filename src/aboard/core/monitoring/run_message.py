@@ -1,6 +1,5 @@
 """A message about an event of a run: what happened, on which node, what to type, and what Aboard does about it."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,8 +10,6 @@ from aboard.lazy_dataclass import dataclass
 
 VERSION = 1
 _TEXT = 1500
-# Discord refuses more than 2,000 characters.
-_DISCORD = 1900
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +66,3 @@ class RunMessage:
             "action": action,
             "text": "\n".join(lines),
         }
-
-
-def format_body(message: Mapping[str, Any], form: str) -> dict[str, Any]:
-    """What a web hook of this kind takes. No text in it can mention people, or be taken for markup or a link's name."""
-    text = str(message["text"])
-    if form == "slack":
-        for char, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-            text = text.replace(char, escaped)
-        return {"text": text, "mrkdwn": False}
-    if form == "discord":
-        fenced = text[:_DISCORD].replace("`", "'")
-        return {"content": f"```\n{fenced}\n```", "allowed_mentions": {"parse": []}}
-    return dict(message)

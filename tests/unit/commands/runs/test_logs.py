@@ -17,8 +17,10 @@ from aboard.commands.shared.log_lines import LogLineFormatter
 from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.text.fold_lines import FoldedLine, OutputLine
 from aboard.diagnoses import InputError
-from aboard.record import Record, RunDirectory, Runs
 from aboard.record.rank_logs.merged_logs import LineSelection
+from aboard.record.run_directory import RunDirectory
+from aboard.record.run_record import Record
+from aboard.record.runs import Runs
 
 NAME = "20261115-0507-brave-otter"
 

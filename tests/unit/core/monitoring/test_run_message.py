@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from aboard.core.monitoring.run_message import RunMessage, format_body
+from aboard.core.monitoring.message_formats import format_body
+from aboard.core.monitoring.run_message import RunMessage
 from aboard.core.secrets.secret_names import MASK
 from aboard.doctor.gpu.diagnoses import XID
 

@@ -25,7 +25,7 @@ from aboard.record.json_lines_journal import Journal, read_entries
 from aboard.record.run_record import Record
 
 # The longest time that the end of a run waits for its messages; their processes go on without it.
-FINISH_SECONDS = 2.0
+FINISH_SECONDS = 1.5
 # Of a sender that is killed again and again.
 _MOST_STARTS = 3
 

@@ -19,7 +19,6 @@ from time import monotonic, time
 from typing import Any
 
 from aboard.commands.shared.messages.receivers import Program, Receiver, Undelivered, Webhook
-from aboard.core.monitoring.run_message import RunMessage
 from aboard.durable_files import acquire_lock, open_without_link
 from aboard.record.json_lines_journal import Journal, read_entries
 
@@ -142,6 +141,8 @@ def run_sender(task: dict[str, Any]) -> None:
 
 def build_loss_message(run: str, conductor: int) -> dict[str, Any]:
     """The message that the conductor itself was killed, of which all receivers get the same id."""
+    from aboard.core.monitoring.run_message import RunMessage  # noqa: PLC0415 - a sender must start quickly
+
     action = f"its ranks end when their lease is over; see: aboard why {run}"
     what = "has lost its conductor, the aboard process that controlled it"
     message = RunMessage(run=run, events=("failure", "end"), what=what, at=time(), action=action).build_document(0)

@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from aboard.core.monitoring.run_message import format_body
+from aboard.core.monitoring.message_formats import format_body
 from aboard.diagnoses.untrusted import escape_text
 
 POST_SECONDS = 10.0

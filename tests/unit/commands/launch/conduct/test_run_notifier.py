@@ -12,10 +12,12 @@ from webhook_server import SECRET, WebhookServer, serve_webhook
 from aboard.commands.launch.conduct import run_notifier
 from aboard.commands.launch.conduct.conductor import Conductor
 from aboard.commands.launch.launch_run import LaunchResult
+from aboard.core.evidence.verdict import Judgement
 from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_state import Run
+from aboard.doctor.hang import diagnoses as hang
 from aboard.record.event_log import read_events
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -88,6 +90,24 @@ def test_a_restart_a_recovery_and_a_stop_are_a_message_each(tmp_path: Path, serv
     assert posts[0]["action"].startswith("restart: ")
     assert "ranks were down for" in posts[1]["action"]
     assert posts[2]["headline"].endswith(" was stopped: that is all")
+
+
+@pytest.mark.ci
+def test_a_stall_and_its_end_are_a_message_each(tmp_path: Path, server: WebhookServer) -> None:
+    """The verdict of the stall monitor, and that the run makes progress again."""
+    verdict = hang.MISMATCH.finding(nodes=("n2",), ranks=(3,), seen="rank 3 waits in another collective")
+
+    def stall(conductor: Conductor, event: Event) -> None:
+        if event.kind == "stepping":
+            conductor.verdicts.watch._settle(Judgement(findings=(verdict,)))
+            conductor.verdicts.watch._settle(None)
+            conductor.stop("that is all")
+
+    conduct(tmp_path, {}, EventList(stall))
+    posts = [body for _at, body in server.posts]
+    assert [each["event"] for each in posts] == ["stall", "recovery", "end"]
+    assert posts[0]["headline"].endswith(f" is stuck on n2: {verdict.diagnosis.title}")
+    assert (posts[0]["code"], posts[0]["ranks"], posts[1]["code"]) == (verdict.code, [3], None)
 
 
 @pytest.mark.ci
