@@ -5,7 +5,7 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -16,6 +16,9 @@ from aboard.core.text.input_text import suggest_word
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import LONGEST_WORD, escape_text
 from aboard.diagnoses.usage import commands
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # In the order in which users need them, not alphabetical. A new command must replace one.
 SECTIONS = {
@@ -63,6 +66,13 @@ class CommandGroup(click.Group):
         module = f"runs.{cmd_name}_command" if cmd_name in _ABOUT_RUNS else f"{cmd_name}.command"
         command: click.Command = getattr(import_module(f"aboard.commands.{module}"), cmd_name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Without the commands themselves: click would import all of them for their help."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for TAB
+
+        words = [CompletionItem(name, help=what) for name, what in COMMANDS.items() if name.startswith(incomplete)]
+        return [*words, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
