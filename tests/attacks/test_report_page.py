@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 from browser import Browser
+from made_findings import made_finding
 from made_run import make_run
 
+from aboard.commands.check.report_page import render_check
 from aboard.commands.report.build_report import ReportOptions, build_report
 from aboard.commands.shared.page.render_page import render_page
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import UnreachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts
 from aboard.core.secrets.secret_scrubber import SecretScrubber
+from aboard.diagnoses import Severity
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.doctor.network.link_rates import RATES, LinkRate, LinkRates
 from aboard.record.run_directory import RunDirectory
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -79,6 +88,7 @@ def check_page(browser: Browser, path: Path, charts: int = 1) -> None:
         assert browser.evaluate("document.querySelectorAll('footer').length") == 1
         assert browser.evaluate("document.querySelectorAll('.panel canvas').length") >= charts
         assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
+        assert "[object" not in browser.evaluate("document.body.textContent.split('uPlot')[0]")
 
 
 def test_no_text_of_a_record_runs_on_its_page(tmp_path: Path, browser: Browser) -> None:
@@ -97,6 +107,22 @@ def test_no_text_of_a_record_runs_where_runs_are_compared(tmp_path: Path, browse
         poison_record(run, f"{HOSTILE}{number}")
     check_page(browser, write_report(tmp_path / "page.html", *runs), charts=2)
     assert MARK in browser.evaluate("[...document.querySelectorAll('.grid')].map((each) => each.textContent).join()")
+
+
+def test_no_text_of_a_node_runs_on_the_page_of_a_check(tmp_path: Path, browser: Browser) -> None:
+    """In findings, names of nodes and where the nodes come from; a long name leaves the matrix of links readable."""
+    names = ("n1", f"n2{HOSTILE}")
+    cluster = Cluster(nodes=tuple(Node(name=name) for name in names), source=HOSTILE)
+    silent = UnreachedNode(reason=UnreachableReason.TIMED_OUT, said=HOSTILE)
+    rates = LinkRates(links={names: LinkRate(mbit=800.0, segments=10, again=0, rtt=0.001)})
+    facts = Facts(cluster=cluster, contacts=dict.fromkeys(names, silent), outcomes={RATES.name: rates})
+    words = dict.fromkeys(("code", "seen", "why", "fix"), HOSTILE)
+    found = [made_finding(severity=Severity.WARN, nodes=names, **words)]
+    path = tmp_path / "check.html"
+    text = render_check(facts, (), found, 1.0, SecretScrubber())
+    path.write_bytes(text.encode("utf-8", "backslashreplace"))
+    check_page(browser, path, charts=0)
+    assert browser.evaluate("document.querySelector('.verdict').textContent").count(MARK) >= len(words)
 
 
 def test_texts_of_a_megabyte_leave_a_page_small_and_readable(tmp_path: Path, browser: Browser) -> None:

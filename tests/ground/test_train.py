@@ -139,6 +139,13 @@ def test_a_killed_rank_costs_no_sample_and_standbys_take_over(four: Sandbox, fin
     assert list(one) == sorted(losses)
     for step, loss in one.items():
         assert losses[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
+    # The record has the lines of both attempts, also those that the trainer removed from its own file.
+    recorded = [json.loads(line) for line in launches.read(run, "metrics.jsonl").splitlines()]
+    logs = [line for line in recorded if "loss" in line.get("figures", {})]
+    logged = {(line["generation"], line["step"]): line["figures"]["loss"] for line in logs}
+    assert {generation for generation, _ in logged} == {1, 2}
+    for step, loss in losses.items():
+        assert pytest.approx(loss) in (logged.get((1, step)), logged.get((2, step))), f"step {step}"
 
 
 @pytest.mark.nightly

@@ -15,7 +15,10 @@ pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
 
 def test_a_rank_that_falls_behind(four: Launches) -> None:
-    """Every step takes as long as its slowest rank: that one is named by itself, with the numbers."""
+    """Every step takes as long as its slowest rank: that one is named by itself, with the numbers.
+
+    The record has who was late, and what each node did meanwhile.
+    """
     env = {"TROUBLE": "slow", "TROUBLE_RANK": "2", "TROUBLE_STEP": "60", "TROUBLE_SECONDS": "1.5"}
     with training(four, env=env) as going:
         wait_until(lambda: going.step() >= 60, 180, lambda: f"it makes steps: {going.going.said[-2000:]}")
@@ -25,6 +28,11 @@ def test_a_rank_that_falls_behind(four: Launches) -> None:
         assert (found["code"], found["nodes"], found["ranks"]) == ("slow-rank", ["n3"], [2])
         assert "% of the time between two collectives" in found["seen"]
         wait_until(lambda: is_late(going, rank=2), 60, lambda: four.read(going.run, "lateness.jsonl"))
+        lines = four.read(going.run, "samples.jsonl").rpartition("\n")[0].splitlines()
+        sampled = {line["node"]: line["figures"]["node"] for line in map(json.loads, lines)}
+    assert sorted(sampled) == ["n1", "n2", "n3", "n4"]
+    for node, figures in sampled.items():
+        assert {"load", "memory", "sent", "received"} <= set(figures), node
 
 
 def is_late(going: Training, *, rank: int) -> bool:

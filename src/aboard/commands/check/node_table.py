@@ -46,7 +46,7 @@ class CheckNodeTable:
         self._untested = {outcome.subject.name: outcome.untested for outcome in outcomes}
         self._worst = find_worst(by_subject)
         self._met = {name: contact for name, contact in facts.contacts.items() if isinstance(contact, ReachedNode)}
-        self._traits = _collect_traits(facts, self._met)
+        self._traits = collect_traits(facts, self._met)
         self._nodes = {node.name: node for node in facts.cluster}
         self._one_by_one = every_node or len(facts.cluster) <= ONE_BY_ONE
 
@@ -133,7 +133,7 @@ def _format_host(node: Node, contact: ReachedNode) -> str:
     return address if contact.hostname == node.name else f"{contact.hostname} {address}".strip()
 
 
-def _collect_traits(facts: Facts, contacts: Mapping[str, ReachedNode]) -> dict[str, dict[str, str]]:
+def collect_traits(facts: Facts, contacts: Mapping[str, ReachedNode]) -> dict[str, dict[str, str]]:
     """The probed traits by node; "?" for unknown."""
     by_trait = {
         "kernel": {name: kernel.visible() for name, kernel in facts.of(host.KERNEL).items()},

@@ -1,13 +1,12 @@
 """A check as an HTML page: findings, subjects, nodes, the bandwidth of every link, and the collectives."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import time
 from typing import Any
 
 from aboard import __version__
-from aboard.commands.check.report_view import BASICS
+from aboard.commands.check.node_table import TRAITS, collect_traits
 from aboard.commands.shared.findings.subject_results import SubjectResult
 from aboard.commands.shared.json_output import to_plain_value
 from aboard.commands.shared.page.render_page import render_page
@@ -22,7 +21,6 @@ from aboard.doctor.network.link_rates import RATES, LinkRates
 _BYTES_PER_MBIT = 125_000
 # More names don't fit beside each other.
 _MOST_NODES = 64
-_MOST_CELL = 200
 
 
 def write_check_page(
@@ -43,7 +41,7 @@ def render_check(
         "seconds": seconds,
         "findings": [_describe_finding(finding) for finding in findings],
         "subjects": [_describe_subject(each) for each in outcomes],
-        "columns": ["node", "reached", *(probe.name for probe in BASICS)],
+        "columns": ["node", "reached", *TRAITS],
         "nodes": _list_nodes(facts),
         "links": _describe_links(facts),
         "collectives": _list_collectives(facts),
@@ -66,27 +64,14 @@ def _describe_subject(result: SubjectResult) -> dict[str, Any]:
 
 
 def _list_nodes(facts: Facts) -> list[list[str]]:
-    values = [facts.of(probe) for probe in BASICS]
+    """A row for each node: its name, whether it was reached, and its traits."""
+    reached = {name: contact for name, contact in facts.contacts.items() if isinstance(contact, ReachedNode)}
+    traits = collect_traits(facts, reached)
     return [
-        [to_plain_value(node.name), _format_fact(isinstance(facts.contacts[node.name], ReachedNode))]
-        + [_format_fact(by_node.get(node.name)) for by_node in values]
+        to_plain_value([node.name, "yes" if node.name in reached else "no"])
+        + [to_plain_value(traits.get(node.name, {}).get(name, "–")) for name in TRAITS]
         for node in facts.cluster
     ]
-
-
-def _format_fact(value: Any) -> str:
-    plain = to_plain_value(value)
-    match plain:
-        case None:
-            return "–"
-        case bool():
-            return "yes" if plain else "no"
-        case str() | int() | float():
-            return str(plain)[:_MOST_CELL]
-        case {"unknown": why}:
-            return f"unknown: {why}"[:_MOST_CELL]
-        case _:
-            return json.dumps(plain, ensure_ascii=False)[:_MOST_CELL]
 
 
 def _describe_links(facts: Facts) -> dict[str, Any]:

@@ -97,6 +97,9 @@ def describe_run(run: RunDirectory, options: ReportOptions) -> RunData:
     summary = read("summary", lambda: summarize_folded_run(run, timeline.run, plan), None)
     findings = list(summary.findings) if summary else read("findings", lambda: read_findings(run.findings), [])
     nodes = read("plan", lambda: _list_nodes(plan), [])
+    # Nodes report in any order.
+    places = {node["name"]: place for place, node in enumerate(nodes)}
+    series = dict(sorted(series.items(), key=lambda each: places.get(each[0], len(places))))
     by_rank = {rank: node["name"] for node in nodes for rank in node["ranks"]}
     start = timeline.began or run.began
     spells = list_spells(timeline, until)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from aboard.commands.report.page_data import LatenessChart, SlowRank
-from aboard.core.run.lateness import LatenessWindow
+from aboard.core.run.lateness import UNMEASURED, LatenessWindow
 from aboard.core.text.durations import format_duration, format_latency
 from aboard.lazy_dataclass import dataclass
 
@@ -16,11 +16,10 @@ MOST_ROWS, MOST_COLUMNS = 512, 1_000
 # In a cell: nothing was measured there.
 UNKNOWN = 0xFFFF
 _NAMED = 5
-# A window counts as late if the rank cost more than this share of its time.
-_LATE_SHARE = 0.01
+# A rank was late in a window if it cost this share of its time, and this many times as much as the typical rank.
+_LATE_SHARE, _LATE_TIMES = 0.01, 2.0
 # A rank is named if a spell of late windows cost as many seconds, or this share of a short run.
 _NAMED_SECONDS, _NAMED_SHARE = 10.0, 0.05
-_LEAST_SHARE_OF_SCALE = 0.25
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,13 @@ class LatenessMap:
         columns = [self.cells.setdefault(column, {}) for column in range(first, last + 1)]
         for column in range(first, last + 1):
             self.known.setdefault(column, set()).update(measured)
+        typical = _find_typical(window)
         for rank, (mean, _, _) in window.late.items():
             row = self._find_row(rank)
             for cells in columns:
                 if mean > cells.get(row, 0.0):
                     cells[row] = mean
-            self._total(rank, window, mean)
+            self._total(rank, window, mean, typical)
         for reason, ranges in window.unmeasured.items():
             count = sum(high - low + 1 for low, high in ranges)
             self.unmeasured[reason] = max(self.unmeasured.get(reason, 0), count)
@@ -92,15 +92,22 @@ class LatenessMap:
     def _find_row(self, rank: int) -> int:
         return min(rank, self.ranks - 1) * min(self.ranks, MOST_ROWS) // max(1, self.ranks)
 
-    def _total(self, rank: int, window: LatenessWindow, mean: float) -> None:
+    def _total(self, rank: int, window: LatenessWindow, mean: float, typical: float) -> None:
         share = min(1.0, mean / window.interval) if window.interval else 0.0
         total = self.totals.get(rank) or self.totals.setdefault(rank, _RankTotal())
         total.lost += share * window.seconds
-        if share >= _LATE_SHARE:
+        if share >= _LATE_SHARE and mean >= _LATE_TIMES * typical:
             spell = _Spell(window.at - window.seconds, window.at, mean, share * window.seconds)
             is_near = spell.start - total.last.stop <= 3 * window.seconds
             total.last = total.last.extend(spell) if is_near else spell
             total.worst = max(total.worst, total.last, key=lambda each: each.lost)
+
+
+def _find_typical(window: LatenessWindow) -> float:
+    """The median of all measured ranks, the lower one of two: on a busy machine, every rank is late now and then."""
+    count = sum(high - low + 1 for low, high in window.measured)
+    place = (count - 1) // 2 - (count - len(window.late))
+    return sorted(each.mean for each in window.late.values())[place] if place >= 0 and window.late else 0.0
 
 
 def fold_lateness(windows: Iterable[LatenessWindow], *, start: float, stop: float, ranks: int) -> LatenessMap:
@@ -134,13 +141,16 @@ def describe_lateness(folded: LatenessMap, nodes: Mapping[int, str]) -> Lateness
         "rows": rows,
         "ranks": folded.ranks,
         "unit": unit,
-        # The end of the colour scale: a run in which nobody is late is dark everywhere.
-        "most": max(worst, _LEAST_SHARE_OF_SCALE * folded.interval, 10 * folded.uncertainty, 1e-4),
+        # The end of the colour scale: at least as if the others did nothing but wait, so that small delays stay dark.
+        "most": max(worst, folded.interval, 10 * folded.uncertainty, 1e-4),
         "uncertainty": folded.uncertainty,
         # A tuple, which the scrubber leaves as it is: it would find keys in base64.
         "cells": tuple(b64encode(row).decode() for row in cells),
         "slowest": _describe_slowest(folded, nodes),
-        "unmeasured": [f"{count} rank{'s' * (count != 1)}: {why}" for why, count in sorted(folded.unmeasured.items())],
+        "unmeasured": [
+            f"{count} rank{'s' * (count != 1)} at times: {UNMEASURED[why]}"
+            for why, count in sorted(folded.unmeasured.items())
+        ],
     }
 
 
@@ -148,7 +158,6 @@ def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[Slo
     """The ranks whose worst spell cost the run most, with when and how much."""
     costly = sorted(folded.totals.items(), key=lambda each: -each[1].worst.lost)
     least = min(_NAMED_SECONDS, _NAMED_SHARE * folded.measured_seconds)
-    measured = format_duration(folded.measured_seconds)
     return [
         {
             "rank": rank,
@@ -157,8 +166,8 @@ def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[Slo
             "stop": round(total.worst.stop, 1),
             "lost": round(total.lost, 2),
             "share": total.lost / max(1e-9, folded.measured_seconds),
-            "text": f"others waited {format_latency(total.worst.mean)} for it at each collective, in the mean;"
-            f" {format_duration(total.lost)} of {measured} were spent waiting",
+            "text": f"others waited {format_latency(total.worst.mean)} for it at each collective, in the mean,"
+            f" and {format_duration(total.worst.lost)} in all",
         }
         for rank, total in costly[:_NAMED]
         if total.worst.lost >= least
@@ -166,5 +175,5 @@ def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[Slo
 
 
 def _explain_missing(unmeasured: Mapping[str, int]) -> str:
-    reasons = ", ".join(unmeasured)
+    reasons = ", ".join(UNMEASURED[why] for why in unmeasured)
     return reasons or "the record has no samples of collectives"

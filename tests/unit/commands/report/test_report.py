@@ -13,9 +13,11 @@ from made_run import make_run
 from typed_commands import aboard
 
 from aboard.commands.report.build_report import ReportOptions, build_report
+from aboard.commands.report.lateness_map import describe_lateness, fold_lateness
 from aboard.commands.report.thin_series import choose_rows
 from aboard.commands.shared.page.render_page import encode_data, render_page
 from aboard.commands.shared.page.write_page import write_page
+from aboard.core.run.lateness import LatenessWindow, RankLateness
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError
 from aboard.record.run_directory import RunDirectory
@@ -67,6 +69,25 @@ def test_the_heat_map_has_the_late_rank_and_names_it(run: RunDirectory) -> None:
     assert [(each["rank"], each["node"], each["start"], each["stop"]) for each in lateness["slowest"]] == [
         (1, "n2", 110.0, 140.0)
     ]
+
+
+def test_only_a_rank_that_stands_out_is_called_slow() -> None:
+    """On a busy machine all ranks are late at times; the one that is late for longer is named, with that time."""
+
+    def fold(slow: float) -> list[int]:
+        windows = []
+        for number in range(30):
+            means = [0.02 + 0.005 * ((number + rank) % 3) for rank in range(4)]
+            means[2] += slow if 10 <= number < 15 else 0.0
+            late = {rank: RankLateness(mean=mean, worst=mean, group="0") for rank, mean in enumerate(means)}
+            windows.append(LatenessWindow(at=10.0 * (number + 1), interval=0.1, late=late, measured=((0, 3),)))
+        folded = fold_lateness(windows, start=0.0, stop=300.0, ranks=4)
+        slowest = describe_lateness(folded, {2: "n3"})["slowest"]
+        assert all((each["node"], each["start"], each["stop"]) == ("n3", 100.0, 150.0) for each in slowest)
+        return [each["rank"] for each in slowest]
+
+    assert fold(0.0) == []
+    assert fold(0.05) == [2]
 
 
 def test_nothing_is_scrubbed_from_the_heat_map(run: RunDirectory) -> None:

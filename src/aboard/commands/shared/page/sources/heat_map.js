@@ -87,12 +87,15 @@ function drawBox(plot, map, { row, start, stop, label }) {
   ctx.lineWidth = 2 * scale;
   ctx.strokeRect(x, y, right - left + 2 * around, height + 2 * around);
   ctx.font = `bold ${11 * scale}px system-ui, sans-serif`;
-  const room = ctx.measureText(label).width + 6 * scale;
-  const fits = right + around + room < bbox.left + bbox.width;
+  const room = ctx.measureText(label).width + 8 * scale;
+  const beside = right + around + 2 * scale;
+  const from = beside + room < bbox.left + bbox.width ? beside : Math.max(bbox.left, x - room - 2 * scale);
+  ctx.fillStyle = "#00224e";
+  ctx.fillRect(from, y + height / 2 + around - 8 * scale, room, 16 * scale);
   ctx.fillStyle = "#ffffff";
-  ctx.textAlign = fits ? "left" : "right";
+  ctx.textAlign = "left";
   ctx.textBaseline = "middle";
-  ctx.fillText(label, fits ? right + around + 5 * scale : x - 5 * scale, y + height / 2 + around);
+  ctx.fillText(label, from + 4 * scale, y + height / 2 + around);
 }
 
 /* Where several columns share a pixel, it shows the highest value of them. */

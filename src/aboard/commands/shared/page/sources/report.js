@@ -205,7 +205,7 @@ function addLateness(run) {
     list.append(make("li", {}, make("strong", {}, `Rank ${each.rank} on ${each.node}`),
       ` from ${formatDuration(each.start - run.began)} to ${formatDuration(each.stop - run.began)}: ${each.text}.`));
   }
-  section.append(lateness.slowest.length ? list : make("p", { class: "fine" }, "No rank kept the others waiting for more than 1 % of the time."));
+  section.append(lateness.slowest.length ? list : make("p", { class: "fine" }, "No rank stands out: none kept the others waiting for long, and much longer than the others did."));
   for (const line of lateness.unmeasured) section.append(make("p", { class: "note" }, `Not measured: ${line}.`));
   const rows = lateness.cells.map((row) => new DataView(Uint8Array.from(atob(row), (sign) => sign.charCodeAt(0)).buffer));
   const owners = new Map(run.nodes.flatMap((node) => node.ranks.map((rank) => [rank, node.name])));
