@@ -9,14 +9,21 @@ _TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null":
 
 
 def read_document(command: str, text: str) -> dict[str, Any]:
-    """The parsed document; raises with the place of each difference. The text is ASCII without control characters."""
+    """The parsed document, whose texts a terminal can print; raises with the place of each difference."""
     assert text.isascii()
-    assert not [sign for sign in text if sign < " " and sign != "\n"]
     document: dict[str, Any] = json.loads(text)
+    assert [each for each in list_texts(document) if not each.replace("\n", "").isprintable()] == []
     schema = build_command_schema(command)
     wrong = list_differences(document, schema, schema["$defs"])
     assert wrong == [], "\n".join(wrong)
     return document
+
+
+def list_texts(value: Any) -> list[str]:
+    """All texts and keys of a document."""
+    if isinstance(value, dict):
+        return [*value, *list_texts([*value.values()])]
+    return [text for each in value for text in list_texts(each)] if isinstance(value, list) else [str(value)]
 
 
 def list_differences(value: Any, schema: dict[str, Any], definitions: dict[str, Any], at: str = "$") -> list[str]:  # noqa: PLR0911

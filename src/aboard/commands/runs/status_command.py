@@ -107,7 +107,7 @@ def _select_stable(progress: RunProgress) -> tuple[object, ...]:
     return (
         (progress.generation, progress.phase, progress.there, progress.step, len(progress.attempts)),
         (progress.restarting, progress.recovering, progress.stopping, progress.finished),
-        (progress.notices, progress.uncopied, progress.spares, progress.stall and progress.stall.key),
+        (progress.notices, progress.uncopied, progress.spares, progress.unsent, progress.stall and progress.stall.key),
         [(each.trouble, each.ranks) for each in progress.missing],
         [(row.node, row.state) for row in progress.rows],
     )
