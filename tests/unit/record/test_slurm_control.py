@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from json_documents import read_document
 from slurm_commands import SlurmStandIns, make_job_run
 from typed_commands import aboard
 
@@ -45,6 +46,8 @@ def test_status_lists_jobs_that_wait_run_and_ended(slurm: SlurmStandIns) -> None
             "job 11 is waiting: jobs with a higher priority come first (Priority); Slurm has no estimate of its start",
         ),
     ]
+    runs = read_document("status", aboard("status", "--json").stdout)["runs"]
+    assert [(run["state"], run["note"]) for run in runs] == [(line[1], line[5]) for line in lines]
 
 
 def test_a_run_without_a_job_never_asks_slurm(slurm: SlurmStandIns) -> None:
