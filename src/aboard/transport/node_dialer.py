@@ -20,7 +20,7 @@ from aboard.transport.transport import Transport
 HANDSHAKES = 64
 DIAL_SECONDS = 20.0
 TRIES = 6
-# A kept link is pinged this often: its agent exits if it is not used. It must respond before it is used again.
+# An unused link is pinged this often: its agent exits otherwise. A kept one must respond before it is used again.
 PING_SECONDS = 2.0
 PONG_SECONDS = 3.0
 # The node itself may be fine.
@@ -78,7 +78,7 @@ class NodeDialer:
         self._spare_links: dict[str, DialResult] = {}
         # Second links to a node; closed at the end.
         self._surplus: list[DialResult] = []
-        self._started: dict[str, tuple[Node, asyncio.Task[DialResult]]] = {}
+        self._started: dict[str, list[tuple[Node, asyncio.Task[DialResult]]]] = {}
         self._pinging: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -87,32 +87,33 @@ class NodeDialer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def begin(self, nodes: Iterable[Node]) -> None:
-        """Starts dialling nodes that will be needed, while the caller does something else."""
+    def begin(self, nodes: Iterable[Node], links: int = 1) -> None:
+        """Starts dialling nodes that will be needed, so many links to each, while the caller does something else."""
         for node in nodes:
-            if node.name not in self._started:
-                self._started[node.name] = (node, asyncio.create_task(self._dial(node)))
+            started = self._started.setdefault(node.name, [])
+            while len(started) < links:
+                started.append((node, asyncio.create_task(self._dial(node))))
+        self._keep_alive()
 
     def keep(self, links: "dict[str, DialResult]") -> None:
         """Keeps open links, by node: the next dial of each reuses it, without another handshake."""
         self._surplus += [self._spare_links[name] for name in links if name in self._spare_links]
         self._spare_links.update(links)
         links.clear()
-        if self._pinging is None:
-            self._pinging = asyncio.create_task(self._ping_kept_links())
+        self._keep_alive()
 
     async def close(self) -> None:
         """Closes links that were started or kept but never used."""
         if self._pinging is not None:
             self._pinging.cancel()
             self._pinging = None
-        tasks, self._started = [task for _node, task in self._started.values()], {}
+        tasks, self._started = [task for each in self._started.values() for _node, task in each], {}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         results, self._spare_links, self._surplus = [*self._spare_links.values(), *self._surplus], {}, []
-        results += [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+        results += [task.result() for task in tasks if _is_open(task)]
         await asyncio.gather(*(dialled.link.close() for dialled in results))
 
     async def dial(self, node: Node) -> DialResult:
@@ -120,21 +121,30 @@ class NodeDialer:
         ready = self._spare_links.pop(node.name, None)
         if ready is not None and await _responds(ready.link):
             return ready
-        early, task = self._started.pop(node.name, (node, None))
-        if task is not None and _get_login(early) == _get_login(node):
-            return await task
-        if task is not None:
+        while started := self._started.get(node.name):
+            early, task = started.pop(0)
+            if _get_login(early) == _get_login(node):
+                dialled = await task
+                if dialled.link.lost is None:
+                    return dialled
+                await dialled.link.close()
+                continue
             # It was started with other login settings.
             task.cancel()
             await asyncio.wait([task])
-            if not task.cancelled() and task.exception() is None:
+            if _is_open(task):
                 await task.result().link.close()
         return await self._dial(node)
 
-    async def _ping_kept_links(self) -> None:
+    def _keep_alive(self) -> None:
+        if self._pinging is None:
+            self._pinging = asyncio.create_task(self._ping_unused_links())
+
+    async def _ping_unused_links(self) -> None:
         while True:
             await asyncio.sleep(PING_SECONDS)
-            for dialled in self._spare_links.values():
+            started = [task.result() for each in self._started.values() for _node, task in each if _is_open(task)]
+            for dialled in (*self._spare_links.values(), *started):
                 dialled.link.tell("ping")
 
     async def _dial(self, node: Node) -> DialResult:
@@ -155,6 +165,10 @@ class NodeDialer:
             self.on_phase(node, "dropped, trying again")
             await asyncio.sleep(uniform(0.5, 1.0) * 0.25 * 2**drops)  # noqa: S311 - jitter, no secret
         raise AssertionError("the last try returns or raises")
+
+
+def _is_open(task: "asyncio.Task[DialResult]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def _responds(link: AgentLink) -> bool:

@@ -8,7 +8,7 @@ from deadlines import until
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.transport import node_dialer as fleets
+from aboard.transport import agent_link, node_dialer as fleets
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer, choose_transport
 from aboard.transport.ssh import SshTransport
@@ -113,6 +113,52 @@ def test_a_link_that_is_open_is_not_dialled_again() -> None:
         assert again is not first
         assert wire.dials == 3
         await again.link.close()
+        lost = await fleet.dial(two)
+        fleet.begin([two], links=2)
+        third, fourth = await fleet.dial(two), await fleet.dial(two)
+        assert wire.dials == 5
+        assert len({id(each) for each in (lost, third, fourth)}) == 3
+        for each in (lost, third, fourth):
+            await each.link.close()
+        await fleet.close()
+
+    asyncio.run(story())
+
+
+def test_a_link_that_was_begun_waits_for_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may prepare for hours before its ranks need it; an agent that hears nothing exits."""
+    monkeypatch.setattr(agent_link, "SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr(fleets, "PING_SECONDS", 0.1)
+
+    async def story() -> None:
+        wire = Flaky(UnreachableReason.DROPPED, 0)
+        fleet = NodeDialer(lambda _node: wire)
+        fleet.begin([Node(name="n1")], links=2)
+        first = await fleet.dial(Node(name="n1"))
+        await until(lambda: first.link.lost is not None)
+        second = await fleet.dial(Node(name="n1"))
+        await second.link.ask("ping", 5)
+        assert wire.dials == 2
+        for each in (first, second):
+            await each.link.close()
+        await fleet.close()
+
+    asyncio.run(story())
+
+
+def test_a_begun_link_that_was_lost_is_dialled_anew() -> None:
+    async def story() -> None:
+        wire = Flaky(UnreachableReason.DROPPED, 0)
+        fleet = NodeDialer(lambda _node: wire)
+        fleet.begin([Node(name="n1")], links=2)
+        first, _second = [task for _node, task in fleet._started["n1"]]
+        link = (await first).link
+        await link.close()
+        assert link.lost is not None
+        dialled = await fleet.dial(Node(name="n1"))
+        assert dialled.link is not link
+        await dialled.link.ask("ping", 5)
+        await dialled.link.close()
         await fleet.close()
 
     asyncio.run(story())

@@ -44,15 +44,15 @@ async def launch_script(
     `is_ending` tells whether Slurm ends the job, and little time is left.
     """
     dialer = dialer or build_dialer(check_observer)
+    if not _runs_in_job(spec):
+        # The scripts keep the links of the check; the ranks need others.
+        dialer.begin(spec.cluster, links=2)
     report = await _probe_first(spec, dialer, check_observer)
     if report.by_subject:
         on_report(report)
     if _is_blocked(report):
         await dialer.close()
         return LaunchResult(report=report)
-    if not _runs_in_job(spec):
-        # The scripts keep the links of the check; the ranks need others.
-        dialer.begin(report.facts.cluster)
     open_sessions = partial(_open_sessions, record.run.id, spec, record, script_observer)
 
     async def conduct(
