@@ -26,6 +26,8 @@ from aboard.record.run_record import Record
 
 # The longest time that the end of a run waits for its messages; their processes go on without it.
 FINISH_SECONDS = 1.5
+# The same verdict on a run that goes on is not told again before.
+AGAIN_SECONDS = 600.0
 # Of a sender that is killed again and again.
 _MOST_STARTS = 3
 
@@ -53,6 +55,7 @@ class RunNotifier:
         self._starts: Counter[str] = Counter()
         self._problems: dict[str, Event] = {}
         self._is_finishing = False
+        self._stalls: dict[tuple[str, tuple[str, ...]], float] = {}
         # Whether the last message was that something went wrong.
         self._is_bad = False
 
@@ -82,20 +85,24 @@ class RunNotifier:
         self._run_observer.event(event)
         if self._conductor is None:
             return
+        run, data = self._conductor.run, event.data
+        verdict = self._conductor.verdict[0] if self._conductor.verdict else None
         match event.kind:
-            case "recovering" if not event.data["again"] and event.data["action"] != Action.STOP:
-                self._tell_failure(self._conductor, event)
+            case "recovering" if not data["again"] and data["action"] != Action.STOP:
+                action, nodes = f"{data['action']}: {data['why']}", tuple(data["nodes"])
+                self._tell("failure", what="has failed", verdict=verdict, nodes=nodes, action=action)
             case "verdict":
                 self._tell_stall(self._conductor.stall)
-            case "stepping" if self._is_bad:
-                last = self._conductor.run.recoveries[-1] if self._conductor.run.recoveries else None
-                down = (
-                    "" if last is None or last.down is None else f"; ranks were down for {format_duration(last.down)}"
-                )
-                action = "" if last is None else f"{last.why}{down}"
-                self._tell("recovery", what="trains again", action=action)
+            case "stepping" if self._is_bad and run.recoveries:
+                last = run.recoveries[-1]
+                down = "" if last.down is None else f"; ranks were down for {format_duration(last.down)}"
+                self._tell("recovery", what="trains again", action=f"{last.why}{down}")
+            case "finished" if data["code"] == 0 or run.stopping:
+                what = "has finished" if data["code"] == 0 else f"was stopped: {run.stopping}"
+                self._tell("end", what=what, exit_code=data["code"])
             case "finished":
-                self._tell_end(self._conductor, event)
+                action = f"the run has ended: {data['why']}"
+                self._tell("failure", "end", what="has failed", verdict=verdict, action=action, exit_code=data["code"])
             case _:
                 pass
 
@@ -106,30 +113,19 @@ class RunNotifier:
         if blockers:
             self._tell("failure", "end", what="was not started", verdict=blockers[0])
 
-    def _tell_failure(self, conductor: Conductor, event: Event) -> None:
-        action = f"{event.data['action']}: {event.data['why']}"
-        verdict = conductor.verdict[0] if conductor.verdict else None
-        self._tell("failure", what="has failed", verdict=verdict, nodes=tuple(event.data["nodes"]), action=action)
-
     def _tell_stall(self, verdict: Finding | None) -> None:
+        """Tells of a verdict on a run that goes on, or that it stands no more; of one that comes and goes, once."""
         if verdict is None:
-            self._tell("recovery", what="makes progress again")
+            if self._is_bad:
+                self._tell("recovery", what="makes progress again")
             return
-        # A run with a loss that is not finite goes on.
-        others = {SLOW: "is slow", LOSS: "needs attention"}
-        what = next((what for family, what in others.items() if verdict.code.startswith(family)), "is stuck")
-        self._tell("stall", what=what, verdict=verdict)
-
-    def _tell_end(self, conductor: Conductor, event: Event) -> None:
-        code, why = event.data["code"], event.data["why"]
-        if code == 0 or conductor.run.stopping:
-            what = "has finished" if code == 0 else f"was stopped: {conductor.run.stopping}"
-            self._tell("end", what=what, exit_code=code)
-            return
-        verdict = conductor.verdict[0] if conductor.verdict else None
-        self._tell(
-            "failure", "end", what="has failed", verdict=verdict, action=f"the run has ended: {why}", exit_code=code
-        )
+        key = (verdict.code, verdict.nodes)
+        if time() - self._stalls.get(key, 0.0) >= AGAIN_SECONDS:
+            self._stalls[key] = time()
+            # A run with a loss that is not finite goes on.
+            others = {SLOW: "is slow", LOSS: "needs attention"}
+            what = next((what for family, what in others.items() if verdict.code.startswith(family)), "is stuck")
+            self._tell("stall", what=what, verdict=verdict)
 
     def _tell(self, *events: str, what: str, **values: Any) -> None:
         self._is_bad = events[0] in ("failure", "stall")
@@ -185,15 +181,15 @@ class RunNotifier:
         """Takes the problems that a sender reports; each is a short line, which a pipe does not divide."""
         data = os.read(sender.stdout, 65536)
         for line in data.splitlines():
-            why = json.loads(line)["why"]
-            problem = build_problem(self._settings, sender.receiver, why)
-            self._note(sender.receiver, *((problem.seen, problem.fix) if why else ("", NO_FIX)))
+            self._note_problem(sender, json.loads(line)["why"])
         if not data:
             asyncio.get_running_loop().remove_reader(sender.stdout)
             sender.ended.set()
             if not self._is_finishing and self._starts[sender.receiver] < _MOST_STARTS:
                 self._close(sender)
                 self._start(sender.receiver)
+            elif not self._is_finishing:
+                self._note_problem(sender, "the process that sends messages was killed again and again")
 
     async def _finish(self) -> None:
         """Waits a bounded time until all messages are delivered."""
@@ -210,9 +206,7 @@ class RunNotifier:
             wait.cancel()
             if not sender.ended.is_set():
                 asyncio.get_running_loop().remove_reader(sender.stdout)
-                why = "it has not confirmed all messages; a process goes on trying for a minute"
-                problem = build_problem(self._settings, sender.receiver, why)
-                self._note(sender.receiver, problem.seen, problem.fix)
+                self._note_problem(sender, "not all messages are confirmed; a process goes on trying for a minute")
             self._close(sender)
 
     def _close(self, sender: _Sender) -> None:
@@ -224,6 +218,10 @@ class RunNotifier:
         else:
             # It goes on without us: nobody waits for it.
             sender.process.returncode = 0
+
+    def _note_problem(self, sender: _Sender, why: str) -> None:
+        problem = build_problem(self._settings, sender.receiver, why)
+        self._note(sender.receiver, *((problem.seen, problem.fix) if why else ("", NO_FIX)))
 
     def _note(self, receiver: str, why: str, fix: str) -> None:
         self._problems[receiver] = note_undelivered(

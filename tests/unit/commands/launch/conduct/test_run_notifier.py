@@ -94,11 +94,14 @@ def test_a_restart_a_recovery_and_a_stop_are_a_message_each(tmp_path: Path, serv
 
 @pytest.mark.ci
 def test_a_stall_and_its_end_are_a_message_each(tmp_path: Path, server: WebhookServer) -> None:
-    """The verdict of the stall monitor, and that the run makes progress again."""
+    """The verdict of the stall monitor, and that the run makes progress again; not again and again."""
     verdict = hang.MISMATCH.finding(nodes=("n2",), ranks=(3,), seen="rank 3 waits in another collective")
 
     def stall(conductor: Conductor, event: Event) -> None:
         if event.kind == "stepping":
+            conductor.verdicts.watch._settle(Judgement(findings=(verdict,)))
+            conductor.verdicts.watch._settle(None)
+            # It comes and goes: that was told.
             conductor.verdicts.watch._settle(Judgement(findings=(verdict,)))
             conductor.verdicts.watch._settle(None)
             conductor.stop("that is all")
@@ -135,7 +138,7 @@ def test_a_receiver_that_does_not_take_messages_is_a_warning(
     assert launched.outcome is not None
     assert launched.outcome.code == 1
     seen = observer.list_data("unsent", "why")
-    expected = "it has not confirmed all messages" if answer == "hang" else "the receiver answered with status 404"
+    expected = "not all messages are confirmed" if answer == "hang" else "the receiver answered with status 404"
     assert expected in seen[-1]
     (run,) = Runs(tmp_path).all()
     folded = Run.replay(run.id, read_events(run.events))

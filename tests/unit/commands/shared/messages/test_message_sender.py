@@ -157,6 +157,28 @@ def test_what_has_certainly_not_arrived_is_sent_again(server: WebhookServer, mon
     assert host._describe(ssl.SSLError(1, "invalid for 'q7zr9wkx.example'")) == "invalid for '[host]'"
 
 
+@pytest.mark.ci
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    server: WebhookServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is posted; one that the user trusts is taken, as that of a company's own receiver."""
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    request = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run([*request, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    address = server.address.replace("http:", "https:")
+    with pytest.raises(Undelivered, match="certificate verify failed") as caught:
+        Webhook(address, "json").send(build_message(1))
+    assert caught.value.safe
+    assert server.posts == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    Webhook(address, "json").send(build_message(1))
+    assert server.ids == ["otter-1"]
+
+
 def test_a_busy_receiver_gets_the_message_later_and_an_old_one_never(
     server: WebhookServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
