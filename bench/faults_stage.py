@@ -211,8 +211,8 @@ class Running:
 
     @property
     def output(self) -> str:
-        self._output.seek(0)
-        return str(self._output.read())
+        # Opened anew: seeking would move the position at which the command writes next.
+        return Path(f"/proc/self/fd/{self._output.fileno()}").read_text("utf-8", "replace")
 
     @property
     def over(self) -> bool:

@@ -172,8 +172,8 @@ class Running:
 
     @property
     def said(self) -> str:
-        self._output.seek(0)
-        return self._output.read()
+        # Opened anew: seeking would move the position at which the command writes next.
+        return Path(f"/proc/self/fd/{self._output.fileno()}").read_text("utf-8", "replace")
 
     def wait(self, what: str, condition: Callable[[], Any], seconds: float) -> Any:
         """The first true value; fails with the output after the deadline, or if the command has ended."""

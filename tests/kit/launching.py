@@ -127,8 +127,8 @@ class Going:
 
     @property
     def said(self) -> str:
-        self._said.seek(0)
-        return self._said.read()
+        # Opened anew: the position of the command's own file is where it writes next, and seeking would move it.
+        return Path(f"/proc/self/fd/{self._said.fileno()}").read_text("utf-8", "replace")
 
 
 class Ran:
