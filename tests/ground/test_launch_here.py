@@ -150,3 +150,25 @@ def test_stop_and_status_with_nothing_there(here: Here) -> None:
     assert "none of your runs is active" in here.aboard("stop").stderr
     assert here.aboard("status").stdout.splitlines()[1:] == []
     assert "no run yet" in here.aboard("status", "--live").stderr
+
+
+def test_a_program_hears_of_the_run_and_its_figures_are_in_a_file(here: Here) -> None:
+    """As aboard.yaml says, once that is allowed; in a file that was found, it is not by itself."""
+    here.put("aboard.yaml", "notify: {command: [sh, -c, cat >> heard]}\n")
+    refused = here.launch("--", "say.py")
+    assert (refused.returncode, (here.path / "heard").exists()) == (3, False)
+    assert "starts this program on this machine, with your rights" in refused.stderr
+    (here.path / "figures").mkdir()
+    here.put("own.yaml", f"notify: {{command: [sh, -c, cat >> heard]}}\nmetrics: {{textfile: {here.path}/figures}}\n")
+    ran = here.launch("own.yaml", "--", "say.py")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    message = json.loads((here.path / "heard").read_text())
+    assert (message["event"], message["headline"]) == ("end", f"{message['run']} has finished")
+    text = (here.path / "figures" / f"aboard-{message['run']}.prom").read_text()
+    assert f'aboard_run_exit_code{{run="{message["run"]}"}} 0' in text
+    here.put("bad.yaml", f"metrics: {{textfile: {here.path}/none}}\n")
+    warned = here.launch("bad.yaml", "--", "say.py")
+    assert f"warning: metrics.textfile: can't write in {here.path}/none on" in warned.stdout
+    assert f'sudo install -d -m 755 -o "$(id -un)" {here.path}/none' in warned.stdout
+    checked = here.aboard("check", "bad.yaml", "--quick")
+    assert "warn metrics-unwritten" in checked.stdout

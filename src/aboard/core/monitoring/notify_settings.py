@@ -3,7 +3,6 @@
 from aboard.lazy_dataclass import dataclass
 
 EVENTS = ("failure", "recovery", "stall", "end")
-FORMATS = ("json", "slack", "discord")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +16,7 @@ class NotifySettings:
     on: tuple[str, ...] = EVENTS
 
     @property
-    def has_webhook(self) -> bool:
-        return bool(self.env or self.file)
-
-    @property
     def receivers(self) -> tuple[str, ...]:
         """By the key that names them."""
-        return (*(["webhook"] if self.has_webhook else []), *(["command"] if self.command else []))
+        named = {"webhook": self.env or self.file, "command": self.command}
+        return tuple(name for name, value in named.items() if value)

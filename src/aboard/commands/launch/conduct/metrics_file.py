@@ -38,16 +38,16 @@ class MetricsFile:
         self._next = 0.0
         self._thread: Thread | None = None
         self._problem = self._noted = ""
+        self._is_clean = False
 
     def __enter__(self) -> Self:
-        if self._path is not None:
-            _remove_old_files(self._path.parent)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._thread.join(_FINISH_SECONDS)
-        if self._path is not None and self._conductor is not None and self._conductor.run.finished is None:
+        if self._thread is None or self._path is None or self._conductor is None:
+            return
+        self._thread.join(_FINISH_SECONDS)
+        if self._conductor.run.finished is None and not self._thread.is_alive():
             with suppress(OSError):
                 self._path.unlink()
         self._note_problem()
@@ -110,6 +110,9 @@ class MetricsFile:
         assert self._path is not None  # noqa: S101 - nothing is written otherwise
         try:
             _replace_public_file(self._path, text.encode("utf-8", "backslashreplace"))
+            if not self._is_clean:
+                self._is_clean = True
+                _remove_old_files(self._path.parent)
             self._problem = ""
         except OSError as error:
             self._problem = error.strerror or type(error).__name__
@@ -119,11 +122,8 @@ class MetricsFile:
             return
         self._noted, folder = self._problem, self._path.parent
         seen = f"metrics.textfile: can't write in {folder} on {os.uname().nodename}: {self._problem}"
-        fix = messages.METRICS_UNWRITTEN.fix(folder=folder)
-        note_undelivered(
-            *(self._record, self._conductor, self._run_observer),
-            *("metrics.textfile", seen if self._problem else "", fix),
-        )
+        why, fix = seen if self._problem else "", messages.METRICS_UNWRITTEN.fix(folder=folder)
+        note_undelivered(self._record, self._conductor, self._run_observer, "metrics.textfile", why, fix)
 
 
 def _replace_public_file(path: Path, data: bytes) -> None:
@@ -141,8 +141,7 @@ def _replace_public_file(path: Path, data: bytes) -> None:
 
 def _remove_old_files(folder: Path) -> None:
     """Those of this user's runs that ended, or whose conductor was killed, long ago."""
-    with suppress(OSError):
-        for path in folder.glob("*aboard-*.prom*"):
-            status = path.lstat()
-            if status.st_uid == os.geteuid() and time() - status.st_mtime > KEPT_SECONDS:
-                path.unlink()
+    for path in (*folder.glob("aboard-*.prom"), *folder.glob(".aboard-*.prom.*")):
+        status = path.lstat()
+        if status.st_uid == os.geteuid() and time() - status.st_mtime > KEPT_SECONDS:
+            path.unlink()

@@ -64,12 +64,8 @@ def build_task(settings: NotifySettings, receiver: str, environ: Mapping[str, st
 
 def build_problem(settings: NotifySettings, receiver: str, why: str) -> Finding:
     """Messages don't reach this receiver."""
-    source = {"name": settings.env} if settings.env else {"path": settings.file}
-    fix = (
-        messages.NOTIFY_UNSENT.fix("command", command=settings.command)
-        if receiver == "command"
-        else messages.NOTIFY_UNSENT.fix("env" if settings.env else "file", **source)
-    )
+    source = "command" if receiver == "command" else "env" if settings.env else "file"
+    fix = messages.NOTIFY_UNSENT.fix(source, name=settings.env, path=settings.file, command=settings.command)
     return messages.NOTIFY_UNSENT.finding(
         nodes=(_name_host(),), seen=f"notify.{receiver} from {_name_host()}: {escape_text(why, 400)}", fix=fix
     )
