@@ -99,7 +99,7 @@ class RunLedger:
 
     def _apply_stepping(self, event: Event) -> None:
         start = event.data.get("start")
-        if self.current in (STARTING, LOADING):
+        if self.current in (STARTING, LOADING) or (self.is_stepping and self.start is None):
             self.start = start if isinstance(start, int) else None
             if self.start is not None:
                 self.first = self.start if self.first is None else self.first

@@ -376,7 +376,9 @@ class Run:
         ledger, start = self.ledger, measurement.metrics.get("start")
         if self.generation.ending is not None:
             return None
-        if not ledger.is_stepping and (start is not None or self.generation.phases[Phase.STEPS]):
+        # On a busy machine, another rank's first step may be known before the step that rank 0 continues from.
+        is_late = ledger.is_stepping and ledger.start is None and start is not None
+        if is_late or (not ledger.is_stepping and (start is not None or self.generation.phases[Phase.STEPS])):
             return "stepping", {} if start is None else {"start": int(start)}
         if ledger.current == REPEATED and (self.step or 0) >= ledger.reached:
             return "caught_up", {}

@@ -106,6 +106,20 @@ def test_measurements_become_milestones() -> None:
         assert run.find_milestone(at) == milestone
 
 
+def test_a_start_that_is_known_late_still_counts() -> None:
+    """Another node's first step may come before the step that rank 0 continues from, which goodput needs."""
+    run = Run.replay(RUN, [*FIRST[:3], say(10, "stepping")])
+    start = Measurement(node="n1", child="0", at=1011.0, metrics={"start": 0.0, "steps": 50.0})
+    run.take(start)
+    assert run.find_milestone(start) == ("stepping", {"start": 0})
+    run.apply(say(11, "stepping", start=0))
+    assert run.find_milestone(start) is None
+    for event in (*FAILS, *SECOND[:3], say(70, "stepping"), say(71, "stepping", start=20), *ENDS):
+        run.apply(event)
+    assert run.ledger.measure(1102.0) == {**WHOLE, "steps": 30 + 21, "repeated": 9}
+    assert run.ledger.compute_goodput(50, 1102.0) == pytest.approx(50 / 102)
+
+
 def test_rank_0_continues_the_ledger_of_the_run() -> None:
     """Earlier generations and the start are in its total, the wall time of the run; lost steps are repeated."""
     run = Run.replay(RUN, [*FIRST, *FAILS, SECOND[0]])

@@ -21,6 +21,6 @@ function showCheck(check) {
   addLinks(check.links);
   if (check.collectives.length) {
     addTable(addSection("Collectives"), ["collective", "size", "time", "algorithm bandwidth", "bus bandwidth"],
-      check.collectives.map((row) => [row.op, formatBytes(row.size), formatSeconds(row.seconds), `${formatPlain(row.algorithm)} GB/s`, `${formatPlain(row.bus)} GB/s`]));
+      check.collectives.map((row) => [row.op, formatBytes(row.size), formatSeconds(row.seconds), `${formatAmount(row.algorithm * 1e9)}B/s`, `${formatAmount(row.bus * 1e9)}B/s`]));
   }
 }

@@ -243,9 +243,10 @@ function addNodes(run) {
 
 /* One chart for each figure: a line for each source, or a row of a heat map if there are many. */
 function addSourceCharts(grid, figures, sources, run) {
-  for (const [name, figure] of Object.entries(figures)) {
+  const drawn = Object.keys(figures).filter((name) => sources.some((source) => source.figures[name] && source.figures[name].value.length));
+  for (const [place, name] of drawn.entries()) {
+    const figure = { ...figures[name], wide: drawn.length % 2 === 1 && place === drawn.length - 1 };
     const known = sources.filter((source) => source.figures[name] && source.figures[name].value.length);
-    if (!known.length) continue;
     if (known.length > MOST_LINES) addSourceMap(grid, figure, known, name, run);
     else {
       addChart(grid, {
