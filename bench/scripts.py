@@ -43,12 +43,12 @@ _CODE = re.compile(r"^✗ ([a-z][a-z0-9-]+)|\[([a-z][a-z0-9]*(?:-[a-z0-9]+)+)\]"
 # They describe the rank, or the port that a dry run has chosen.
 _RANK_VARIABLES = {*list_torchrun_variables(), "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"}
 # Rank 0 says when it came to this.
-_CLOCKS = {
-    "first rank, without torch": "import os, time\n",
-    "first all-reduce": "import os, time\nimport torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
-    "dist.all_reduce(torch.ones(1))\n",
-}
 _WRITE_TIME = "if os.environ['RANK'] == '0':\n    open('began', 'w').write(str(time.time()))\n"
+_CLOCKS = {
+    "first rank, without torch": f"import os, time\n{_WRITE_TIME}",
+    "first all-reduce": "import os, time\nimport torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    f"dist.all_reduce(torch.ones(1))\n{_WRITE_TIME}dist.destroy_process_group()\n",
+}
 _TYPED = "torchrun --nnodes 2 --nproc_per_node 2 clock.py"
 
 
@@ -133,7 +133,7 @@ def measure_start(figures: Figures, quick: bool) -> None:  # noqa: FBT001, ARG00
 
 def _add_times(figures: Figures, bench: "ScriptCases") -> None:
     for moment, program in _CLOCKS.items():
-        ratio, note = bench.time_launches(program + _WRITE_TIME)
+        ratio, note = bench.time_launches(program)
         figures.add(f"command to {moment}, captured / typed torchrun", ratio, 1.2, unit="×", note=note)
 
 
