@@ -20,12 +20,14 @@ from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
+from aboard.core.run.lateness import LatenessWindow
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.record.event_log import read_events
 from aboard.record.lateness_log import read_lateness
 from aboard.record.metrics_log import read_metrics
 from aboard.record.node_samples import read_node_samples
+from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -249,8 +251,12 @@ def test_a_stop_between_two_attempts_is_not_lost(tmp_path: Path) -> None:
     assert (launched.progress.generation, launched.progress.stopping) == (2, "that is all")
 
 
+def find_whole_windows(run: RunDirectory) -> list[LatenessWindow]:
+    return [window for window in read_lateness(run.lateness) if window.measured == ((0, NODES * RANKS - 1),)]
+
+
 class FigureReader(Onlooker):
-    """Stops the run once its record has a window in which ranks were compared."""
+    """Stops the run once its record has a window in which all ranks were compared; the first one may lack some."""
 
     def __init__(self, run_folder: Path) -> None:
         super().__init__()
@@ -258,7 +264,7 @@ class FigureReader(Onlooker):
 
     def tick(self, now: float) -> None:
         (run,) = Runs(self._folder).all()
-        if self._conductor is not None and any(window.measured for window in read_lateness(run.lateness)):
+        if self._conductor is not None and find_whole_windows(run):
             self._conductor.stop("that is all")
 
 
@@ -267,9 +273,7 @@ def test_the_record_has_who_was_late_what_the_trainer_logged_and_what_nodes_used
     """One rank of 96 comes 50 ms late to every collective; all of this is of real frames through the real conductor."""
     _launch(tmp_path, FigureReader(tmp_path), {"s5": FakeNodeFaults(late={"43": 0.05})})
     (run,) = Runs(tmp_path).all()
-    # On a busy machine, the first window may lack ranks.
-    everyone = ((0, NODES * RANKS - 1),)
-    window = next(window for window in read_lateness(run.lateness) if window.measured == everyone)
+    window = find_whole_windows(run)[0]
     assert max(window.late, key=lambda rank: window.late[rank].mean) == 43
     assert window.late[43].mean == pytest.approx(0.05, abs=0.01)
     samples = list(read_node_samples(run.samples))
