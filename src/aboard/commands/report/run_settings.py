@@ -46,10 +46,13 @@ def read_settings(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def compare_settings(settings: Sequence[Mapping[str, str]]) -> list[SettingRow]:
-    """One row for each setting that is not the same in all runs; null where a run doesn't have it."""
-    names = dict.fromkeys(name for each in settings for name in each)
-    rows = ((name, [each.get(name) for each in settings]) for name in names)
-    return [{"name": name, "values": values} for name, values in rows if len(set(values)) > 1]
+    """One row for each setting that differs between runs whose program has it; null where a run doesn't have it."""
+    rows: list[SettingRow] = []
+    for name in dict.fromkeys(name for each in settings for name in each):
+        programs = {each.get("program") for each in settings if name in each}
+        if len({each.get(name) for each in settings if each.get("program") in programs}) > 1:
+            rows.append({"name": name, "values": [each.get(name) for each in settings]})
+    return rows
 
 
 def _format(value: Any) -> str:

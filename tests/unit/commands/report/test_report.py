@@ -14,6 +14,7 @@ from typed_commands import aboard
 
 from aboard.commands.report.build_report import ReportOptions, build_report
 from aboard.commands.report.lateness_map import describe_lateness, fold_lateness
+from aboard.commands.report.run_settings import compare_settings
 from aboard.commands.report.thin_series import choose_rows
 from aboard.commands.shared.page.render_page import encode_data, render_page
 from aboard.commands.shared.page.write_page import write_page
@@ -111,6 +112,16 @@ def test_settings_show_no_secret_and_runs_are_compared_by_what_differs(run: RunD
     assert page["differences"] == [{"name": "learning_rate", "values": ["0.1", "0.2"]}]
     assert "hf_secret" not in json.dumps(page)
     assert page["runs"][0]["settings"]["$NCCL_DEBUG"] == "INFO"
+
+
+def test_a_script_is_not_compared_by_the_settings_of_trainings() -> None:
+    """It has none of them: a table of a page's length would hide what differs."""
+    training = {"program": "aboard.trainer", "seed": "42", "ranks": "4"}
+    found = compare_settings([training, {"program": "train.py", "ranks": "4"}, {**training, "lr": "1"}])
+    assert [(row["name"], row["values"]) for row in found] == [
+        ("program", ["aboard.trainer", "train.py", "aboard.trainer"]),
+        ("lr", [None, None, "1"]),
+    ]
 
 
 def test_what_ranks_printed_is_scrubbed_and_can_be_left_out(tmp_path: Path) -> None:
