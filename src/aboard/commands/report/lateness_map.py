@@ -5,6 +5,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from typing import NamedTuple
 
 from aboard.commands.report.page_data import LatenessChart, SlowRank
 from aboard.core.run.lateness import UNMEASURED, LatenessWindow
@@ -22,19 +23,14 @@ _LATE_SHARE, _LATE_TIMES = 0.01, 2.0
 _NAMED_SECONDS, _NAMED_SHARE = 10.0, 0.05
 
 
-@dataclass(frozen=True)
-class _Spell:
-    """Neighbouring windows in which a rank was late: how much each collective waited, and the seconds it cost."""
+class _Spell(NamedTuple):
+    """Neighbouring windows in which a rank was late: mean wait × seconds, these seconds, and what it cost."""
 
     start: float
     stop: float
-    mean: float = 0.0
+    waited: float = 0.0
+    seconds: float = 1e-9
     lost: float = 0.0
-
-    def extend(self, other: "_Spell") -> "_Spell":
-        before, more = self.stop - self.start, other.stop - other.start
-        mean = (self.mean * before + other.mean * more) / max(1e-9, before + more)
-        return _Spell(self.start, other.stop, mean, self.lost + other.lost)
 
 
 @dataclass(kw_only=True)
@@ -97,10 +93,13 @@ class LatenessMap:
         total = self.totals.get(rank) or self.totals.setdefault(rank, _RankTotal())
         total.lost += share * window.seconds
         if share >= _LATE_SHARE and mean >= _LATE_TIMES * typical:
-            spell = _Spell(window.at - window.seconds, window.at, mean, share * window.seconds)
-            is_near = spell.start - total.last.stop <= 3 * window.seconds
-            total.last = total.last.extend(spell) if is_near else spell
-            total.worst = max(total.worst, total.last, key=lambda each: each.lost)
+            start, last = window.at - window.seconds, total.last
+            if start - last.stop > 3 * window.seconds:
+                last = _Spell(start, start)
+            waited, lost = last.waited + mean * window.seconds, last.lost + share * window.seconds
+            total.last = _Spell(last.start, window.at, waited, last.seconds + window.seconds, lost)
+            if lost > total.worst.lost:
+                total.worst = total.last
 
 
 def _find_typical(window: LatenessWindow) -> float:
@@ -166,8 +165,8 @@ def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[Slo
             "stop": round(total.worst.stop, 1),
             "lost": round(total.lost, 2),
             "share": total.lost / max(1e-9, folded.measured_seconds),
-            "text": f"others waited {format_latency(total.worst.mean)} for it at each collective, in the mean,"
-            f" and {format_duration(total.worst.lost)} in all",
+            "text": f"others waited {format_latency(total.worst.waited / total.worst.seconds)} for it at each"
+            f" collective, in the mean, and {format_duration(total.worst.lost)} in all",
         }
         for rank, total in costly[:_NAMED]
         if total.worst.lost >= least
