@@ -62,31 +62,6 @@ def _train_through_node_loss(stage: Stage) -> None:
     stage.box.host("n2").power_on()
 
 
-# Python imports it at the start of each rank; a faulty memory would do the same to the weights of one.
-_CORRUPTION = """
-import gc, os, pathlib, threading, time
-
-def corrupt():
-    while not list(pathlib.Path("/shared/recovery/nonfinite").glob("step-*/*.json")):
-        time.sleep(0.05)
-    import torch
-    for each in gc.get_objects():
-        if type(each) is torch.nn.Parameter:
-            each.data.fill_(float("nan"))
-
-if os.environ.get("RANK") == "1":
-    threading.Thread(target=corrupt, daemon=True).start()
-"""
-
-
-def _train_until_not_finite(stage: Stage) -> None:
-    """The weights of rank 1 are lost after the first checkpoint."""
-    stage.put("corruption/sitecustomize.py", _CORRUPTION)
-    words = ("--env", f"PYTHONPATH={FOLDER}/corruption")
-    with stage.run(*stage.train("n[1-2]", "nonfinite", *words, save_steps=100, num_train_epochs=10)) as run:
-        assert run.wait_end(PATIENCE) != 0, run.said[-3000:]
-
-
 def _launch_script(stage: Stage) -> None:
     with stage.run("aboard", "launch", "n[1-4]", "--", "train.py", "--steps", "4000") as run:
         assert run.wait_end(PATIENCE) == 0, run.said[-3000:]
@@ -103,7 +78,6 @@ RUNS: dict[str, Callable[[Stage], None]] = {
     "healthy": _train_healthy,
     "straggler": _train_with_straggler,
     "lost-node": _train_through_node_loss,
-    "non-finite": _train_until_not_finite,
     "script": _launch_script,
 }
 
