@@ -2,8 +2,9 @@
 
     python bench/report.py [--quick] [--runs DIRECTORY] [--json FILE]
 
-Pages of four real runs on sandbox hosts (healthy, straggler, lost node and recovery, a launched script), of comparisons of them, of a check of these hosts, and of a simulated week of 512 ranks. `--runs` keeps the
-real runs, and takes those that are there. `--quick` takes three simulated hours alone.
+Pages of four real runs on sandbox hosts (healthy, straggler, lost node and recovery, a launched script), of comparisons
+of them, of a check of these hosts, and of a simulated week of 512 ranks. `--runs` keeps the real runs, and takes those
+that are there. `--quick` takes three simulated hours alone.
 
 Pages load in headless Chromium. Each chart in the browser is compared with the record.
 """
