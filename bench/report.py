@@ -2,9 +2,9 @@
 
     python bench/report.py [--quick] [--runs DIRECTORY] [--json FILE]
 
-Pages of four real runs on sandbox hosts (healthy, straggler, lost node and recovery, a launched script), of comparisons
-of them, of a check of these hosts, and of a simulated week of 512 ranks. `--runs` keeps the real runs, and takes those
-that are there. `--quick` takes three simulated hours alone.
+Pages of five real runs on sandbox hosts (healthy, straggler, lost node and recovery, non-finite loss, a launched
+script), of comparisons of them, of a check of these hosts, and of a simulated week of 512 ranks. `--runs` keeps the
+real runs, and takes those that are there. `--quick` takes three simulated hours alone.
 
 Pages load in headless Chromium. Each chart in the browser is compared with the record.
 """
@@ -181,6 +181,7 @@ TRUTHS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "healthy": lambda run: run["state"] == "finished" and not run["verdicts"],
     "straggler": lambda run: run["state"] == "finished" and is_slowest(run, 2),
     "lost-node": lambda run: run["state"] == "finished" and names_node(run, "n2") and len(run["attempts"]) > 1,
+    "non-finite": lambda run: run["state"] == "failed" and run["verdicts"][0]["code"] == "train-nonfinite",
     "script": lambda run: run["state"] == "finished" and len(run["ranks"]["series"]) == 4,
     "week": lambda run: is_slowest(run, LATE_RANK) and len(run["attempts"]) == 4,
     "hours": lambda run: is_slowest(run, LATE_RANK) and len(run["attempts"]) == 4,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from recovery_stage import FOLDER, PATIENCE, Running, Stage, kill
+from recovery_stage import ENV, FOLDER, PATIENCE, Running, Stage, kill
 
 TORCHRUN = Path(__file__).parents[1] / "examples" / "torchrun"
 CHECK_PAGE = "check.html"
@@ -62,6 +62,34 @@ def _train_through_node_loss(stage: Stage) -> None:
     stage.box.host("n2").power_on()
 
 
+# One token, which one row has, is no number in the model: a damaged download looks like this.
+_DAMAGE = """
+import pathlib
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("model")
+model = AutoModelForCausalLM.from_pretrained("model", tie_word_embeddings=False)
+(token,) = tokenizer.encode("~")
+with torch.no_grad():
+    model.model.embed_tokens.weight[token] = torch.nan
+for part in (tokenizer, model):
+    part.save_pretrained("damaged")
+rows = pathlib.Path("train.jsonl").read_text("utf-8").splitlines()
+rows.append(rows[0].replace("opposites.", "opposites. ~"))
+pathlib.Path("rare.jsonl").write_text("\\n".join(rows), "utf-8")
+"""
+
+
+def _train_to_nonfinite_loss(stage: Stage) -> None:
+    """The first epoch reads the damaged token, and the run stops."""
+    stage.put("damage.py", _DAMAGE)
+    stage.box.head.run([sys.executable, "damage.py"], cwd=FOLDER, env=ENV, timeout=600).check_returncode()
+    words = ("--set", "data.files=rare.jsonl")
+    with stage.run(*stage.train("n[1-2]", "nonfinite", *words, model="./damaged", save_steps=20)) as run:
+        assert run.wait_end(PATIENCE) != 0, run.said[-3000:]
+
+
 def _launch_script(stage: Stage) -> None:
     with stage.run("aboard", "launch", "n[1-4]", "--", "train.py", "--steps", "4000") as run:
         assert run.wait_end(PATIENCE) == 0, run.said[-3000:]
@@ -78,6 +106,7 @@ RUNS: dict[str, Callable[[Stage], None]] = {
     "healthy": _train_healthy,
     "straggler": _train_with_straggler,
     "lost-node": _train_through_node_loss,
+    "non-finite": _train_to_nonfinite_loss,
     "script": _launch_script,
 }
 

@@ -234,7 +234,7 @@ def _choose_ranks(verdicts: Sequence[Verdict], timeline: Timeline) -> list[int]:
     first = timeline.run.generation.first_death
     named = [rank for verdict in verdicts if verdict["severity"] != "info" for rank in verdict["ranks"][:1]]
     died = [first.rank] if first is not None else []
-    return [*islice(dict.fromkeys([*died, *(rank for rank in named if rank)]), _MOST_RANKS_SHOWN - 1), 0]
+    return [*islice((rank for rank in dict.fromkeys([*died, *named]) if rank), _MOST_RANKS_SHOWN - 1), 0]
 
 
 def _describe_dropped(timeline: Timeline, metrics: int) -> list[str]:

@@ -145,15 +145,18 @@ def list_verdicts(timeline: Timeline, findings: Iterable[Finding]) -> list[Verdi
         _describe_finding(finding, at=ended, attempt=number, step=timeline.run.step if place == 0 else None)
         for place, finding in enumerate(findings)
     ]
-    final = {each["code"] for each in verdicts}
     for finding, since, until in reversed(timeline.stalls):
         same = next((each for each in verdicts if each["code"] == finding.code and until is None), None)
         if same is not None:
             same["at"] = since
         elif finding.severity > Severity.INFO or finding.code.startswith(SLOW):
             verdicts.append(_describe_finding(finding, at=since, until=until))
-    earlier = (each for each in reversed(failures) if not (each.number == number and each.code in final))
-    verdicts += map(_describe_failure, earlier)
+    if verdicts and failures and failures[-1].number == number:
+        # What was decided about the last attempt, by the code that its program gave, if it gave one.
+        last = _describe_failure(failures.pop())
+        told = {"code": last["code"], "title": last["title"] or verdicts[0]["title"], "step": last["step"]}
+        verdicts[0] = cast("Verdict", {**last, **verdicts[0], **told})
+    verdicts += map(_describe_failure, reversed(failures))
     return sorted(verdicts, key=lambda each: -each["at"])[:_MOST_VERDICTS]
 
 

@@ -61,6 +61,18 @@ def test_each_verdict_has_its_moment(run: RunDirectory) -> None:
     assert first["action"] == "restart"
 
 
+def test_what_ended_the_last_attempt_is_one_verdict_with_what_was_decided(run: RunDirectory) -> None:
+    """The decision has the code of the program, and the finding its words."""
+    decided = {"code": "train-nonfinite", "nodes": ["n2"], "seen": "x", "fix": "", "action": "stop", "why": "again"}
+    event = {"at": 199.0, "node": "", "seq": 0, "kind": "recovering", "data": {**decided, "step": 6}}
+    with run.events.open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    last, first = build(run)["runs"][0]["verdicts"]
+    assert (last["code"], last["title"]) == ("train-nonfinite", "a loss or a gradient is not finite")
+    assert (last["ranks"], last["action"], last["done"], last["step"]) == ([1], "stop", "again", 6)
+    assert first["code"] == "died-killed"
+
+
 def test_the_heat_map_has_the_late_rank_and_names_it(run: RunDirectory) -> None:
     lateness = build(run)["runs"][0]["lateness"]
     first, second = (memoryview(b64decode(row)).cast("H") for row in lateness["cells"])
