@@ -19,8 +19,11 @@ UNKNOWN = 0xFFFF
 _NAMED = 5
 # A rank was late in a window if it cost this share of its time, and this many times as much as the typical rank.
 _LATE_SHARE, _LATE_TIMES = 0.01, 2.0
-# A rank is named if a spell of late windows cost as many seconds, or this share of a short run.
-_NAMED_SECONDS, _NAMED_SHARE = 10.0, 0.05
+# One window that is not late, or that is missing, is within a spell.
+_MOST_BETWEEN = 1.5
+# A rank is named if a spell of late windows cost as many seconds, or this share of a short run, and this share of the
+# slowest rank's.
+_NAMED_SECONDS, _NAMED_SHARE, _NAMED_OF_SLOWEST = 30.0, 0.05, 0.2
 
 
 class _Spell(NamedTuple):
@@ -94,7 +97,7 @@ class LatenessMap:
         total.lost += share * window.seconds
         if share >= _LATE_SHARE and mean >= _LATE_TIMES * typical:
             start, last = window.at - window.seconds, total.last
-            if start - last.stop > 3 * window.seconds:
+            if start - last.stop > _MOST_BETWEEN * window.seconds:
                 last = _Spell(start, start)
             waited, lost = last.waited + mean * window.seconds, last.lost + share * window.seconds
             total.last = _Spell(last.start, window.at, waited, last.seconds + window.seconds, lost)
@@ -157,6 +160,7 @@ def _describe_slowest(folded: LatenessMap, nodes: Mapping[int, str]) -> list[Slo
     """The ranks whose worst spell cost the run most, with when and how much."""
     costly = sorted(folded.totals.items(), key=lambda each: -each[1].worst.lost)
     least = min(_NAMED_SECONDS, _NAMED_SHARE * folded.measured_seconds)
+    least = max([least, *(_NAMED_OF_SLOWEST * total.worst.lost for _, total in costly[:1])])
     return [
         {
             "rank": rank,

@@ -15,7 +15,7 @@ function addTop(parent, run) {
       make("dl", { class: "tiles" },
         addTile("duration", formatDuration(run.until - run.began), `from ${formatDate(run.began)}`),
         addTile("step", steps, run.steps ? `of ${formatCount(run.steps)}` : ""),
-        addTile("goodput", run.goodput === null ? "–" : formatShare(run.goodput), run.goodput !== null ? "time in steps that count" : run.training ? "not known yet" : "not known for scripts"),
+        addTile("goodput", run.goodput === null ? "–" : formatShare(run.goodput), run.goodput !== null ? "time in steps that count" : run.training ? "not known" : "not known for scripts"),
         last === null ? "" : addTile("loss", formatPlain(last), "at the last log line"),
         speed ? addTile("tokens/s", formatAmount(speed), "median") : "",
         addTile("restarts", String(restarts), restarts ? `${run.attempts.length} attempts` : "")),
@@ -47,7 +47,9 @@ function medianOf(values) {
 function addVerdicts(parent, run) {
   if (!run.verdicts.length) {
     const fine = run.state === "finished" || run.state === "running";
-    if (fine) parent.append(make("p", { class: "fine" }, "No verdict: nothing wrong was found."));
+    const [slow] = run.lateness && run.lateness.slowest || [];
+    if (fine && slow) parent.append(make("p", {}, `No verdict, but rank ${slow.rank} on ${slow.node} was late: ${slow.text}.`));
+    else if (fine) parent.append(make("p", { class: "fine" }, "No verdict: nothing wrong was found."));
     return;
   }
   const list = make("ol", { class: "verdicts" });
