@@ -58,10 +58,12 @@ class SupervisorWatch:
             lost["supervisor"] = guard_code - KILLED_CODE
         elif unfinished and not self.is_alive("guard"):
             lost["guard"] = max(0, -(guard_code or 0))
+        cleaned = clean_up_run(self._run, spared)
+        # Last: a process whose threads are still exiting looks dead, but can't be reaped yet.
         code = _reap(self._agents["supervisor"])
         if code is not None:
             lost["supervisor"] = max(0, -code)
-        return {"lost": lost, **clean_up_run(self._run, spared)}
+        return {"lost": lost, **cleaned}
 
 
 def clean_up_run(run: str, spared: Iterable[int]) -> frames.Message:
