@@ -74,6 +74,12 @@ def read(cluster: Sandbox, path: str) -> str:
     return cluster.head.run(["cat", path]).stdout
 
 
+def is_queue_empty(cluster: Sandbox) -> bool:
+    """A squeue that slurmctld does not answer in time prints nothing, too."""
+    asked = cluster.head.run(["squeue", "--noheader"])
+    return asked.returncode == 0 and not asked.stdout
+
+
 def requeue(cluster: Sandbox, command: str, until: str) -> tuple[str, str]:
     """The output of a job on two nodes that is requeued once it said `until`: of its first and of its second start."""
     script = f"#!/bin/bash\necho begin $SLURM_RESTART_COUNT\n{command}\n"
@@ -88,6 +94,6 @@ def requeue(cluster: Sandbox, command: str, until: str) -> tuple[str, str]:
     wait_until(lambda: "(BeginTime)" in cluster.head.run(["squeue", "-hj", job, "-o", "%R"]).stdout, 60)
     # Slurm would wait two minutes.
     cluster.head.run(["scontrol", "update", f"jobid={job}", "starttime=now"]).check_returncode()
-    wait_until(lambda: not cluster.head.run(["squeue", "--noheader"]).stdout, 300)
+    wait_until(lambda: is_queue_empty(cluster), 300)
     first, _, second = read(cluster, out).partition("begin 1\n")
     return first, second
