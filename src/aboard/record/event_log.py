@@ -5,6 +5,7 @@ per attempt, and up to 8 exceptions of 20 kB: 1.4 MB for 8 ranks. Checkpoints ar
 minutes for 4 weeks have 32,000 events of 400 bytes, 13 MB. A link that is lost once an hour adds 0.3 MB.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from aboard.core.run.events import Event
 from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.json_lines_journal import Journal, read_entries
+from aboard.record.record_lines import choose_decoder
 
 # The kind that the record inserts where events are missing; other code ignores it.
 DROPPED = "dropped"
@@ -62,11 +64,11 @@ class EventLog:
         self._journal.close()
 
 
-def read_events(path: Path, *, skip: Callable[[dict[str, Any]], bool] = lambda _: False) -> Iterator[Event]:
+def read_events(path: Path, *, skip: Callable[[dict[str, Any]], bool] | None = None) -> Iterator[Event]:
     """The events in the order written, without those to `skip`; `dropped` marks where some are missing."""
     at = 0.0
-    for entry in read_entries(path):
-        if skip(entry):
+    for entry in read_entries(path, choose_decoder() if skip else json.loads):
+        if skip and skip(entry):
             continue
         event = decode_event(entry) or Event(
             node="", seq=0, at=at, kind=DROPPED, data={"events": entry.get("dropped", 1)}

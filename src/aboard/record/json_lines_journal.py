@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Journal:
         self.size += len(data)
 
 
-def read_entries(path: Path) -> Iterator[dict[str, Any]]:
+def read_entries(path: Path, decode: Callable[[bytes], Any] = json.loads) -> Iterator[dict[str, Any]]:
     """The entries in order; skips a torn last line, and counts any other unreadable line as dropped."""
     try:
         file = path.open("rb")
@@ -68,7 +68,7 @@ def read_entries(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                entry = json.loads(line)
+                entry = decode(line)
             except ValueError:
                 entry = None
             yield entry if isinstance(entry, dict) else {"dropped": 1}

@@ -1,6 +1,7 @@
 """The lateness of ranks on disk: every window at first, later ones merged, so that the file stays bounded for weeks."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,10 @@ def _parse_window(entry: Mapping[str, Any]) -> LatenessWindow:
     places = _parse_counts(entry["group"]) or [0] * len(ranks)
     if not len(ranks) == len(mean) == len(worst) == len(places) <= MOST_RANKS or max(ranks, default=0) >= MOST_RANKS:
         raise ValueError("columns of different lengths")
-    columns = zip(ranks, mean, worst, places, strict=True)
-    late = {rank: RankLateness(typical * UNIT, most * UNIT, groups[place]) for rank, typical, most, place in columns}
+    names = map(groups.__getitem__, places)
+    columns = zip([each * UNIT for each in mean], [each * UNIT for each in worst], names, strict=True)
+    # Without a call of Python for each rank.
+    late = map(partial(tuple.__new__, RankLateness), columns)
     return LatenessWindow(
         at=as_number(entry["at"]),
         seconds=as_number(entry["seconds"]),
@@ -94,7 +97,7 @@ def _parse_window(entry: Mapping[str, Any]) -> LatenessWindow:
         count=as_count(entry["count"]),
         interval=as_number(entry["interval"]),
         uncertainty=as_number(entry["uncertainty"]),
-        late=late,
+        late=dict(zip(ranks, late, strict=True)),
         measured=_parse_ranges(entry["measured"]),
         unmeasured={
             name: _parse_ranges(entry["unmeasured"][name]) for name in UNMEASURED if name in entry["unmeasured"]

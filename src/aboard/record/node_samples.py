@@ -1,19 +1,18 @@
 """The samples of nodes in a run's measurements: load, memory, network and GPUs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from aboard.lazy_dataclass import dataclass
 from aboard.record.record_lines import RecordLines, as_number, as_text, is_number
 
 # More than any node has.
 _MOST_GPUS = 64
+# The first figures of a sample, in its order.
 _FIGURES = ("load", "memory", "memory_total", "throttled", "received", "sent")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSample:
+class NodeSample(NamedTuple):
     """One node at one time. `memory` is the share in use; `received` and `sent` are bytes since the node booted.
 
     `gpu` (utilization in percent), `gpu_memory` (the share in use) and `power` (in watts) are means of its GPUs;
@@ -49,25 +48,20 @@ def _drop_ranks(line: bytes) -> bytes:
 def _parse_sample(entry: Mapping[str, Any]) -> NodeSample:
     raw = entry["figures"]["node"]
     rows = raw.get("gpus", ())[:_MOST_GPUS]
-    figures = {name: value for name in _FIGURES if is_number(value := raw.get(name))}
-    return NodeSample(
-        at=as_number(entry["at"]),
-        node=as_text(entry["node"]),
-        gpus=len(rows),
-        **figures,
-        **(_summarize_gpus(rows) if rows else {}),
-    )
+    figures = [value if is_number(value := raw.get(name)) else None for name in _FIGURES]
+    gpus = _summarize_gpus(rows) if rows else [None] * 4
+    return NodeSample._make([as_number(entry["at"]), as_text(entry["node"]), *figures, len(rows), *gpus])
 
 
-def _summarize_gpus(rows: Sequence[Any]) -> dict[str, float | None]:
+def _summarize_gpus(rows: Sequence[Any]) -> list[float | None]:
     """A row is a GPU: utilization, memory used and in all, power, temperature; a wrong type raises."""
     used, memory, total, power, temperature = zip(*rows, strict=True)
     shares = [part / whole for part, whole in zip(memory, total, strict=True) if part is not None and whole]
-    hottest = max((value for value in temperature if value is not None), default=None)
-    figures = {"gpu": _average(used), "gpu_memory": _average(shares), "power": _average(power), "temperature": hottest}
-    return {name: None if value is None else as_number(value) for name, value in figures.items()}
+    known = [value for value in temperature if value is not None]
+    figures = (_average(used), _average(shares), _average(power), max(known) if known else None)
+    return [None if value is None else as_number(value) for value in figures]
 
 
-def _average(values: Iterable[Any]) -> float | None:
-    known = [value for value in values if value is not None]
+def _average(values: Sequence[Any]) -> float | None:
+    known = [value for value in values if value is not None] if None in values else values
     return sum(known) / len(known) if known else None

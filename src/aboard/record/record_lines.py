@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeGuard, TypeVar
 
@@ -36,9 +37,10 @@ class RecordLines(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         self.dropped = 0
+        decode = choose_decoder()
         for line in self._read_lines():
             try:
-                entry = json.loads(self._shorten(line) if self._shorten else line)
+                entry = decode(self._shorten(line) if self._shorten else line)
                 if "dropped" in entry:
                     self.dropped += as_count(entry["dropped"])
                 elif (value := self._parse(entry)) is not None:
@@ -57,6 +59,20 @@ class RecordLines(Generic[T]):
                 while line and not line.endswith(b"\n"):
                     # A torn line, or one too long to be ours: its start isn't valid JSON, and its rest is skipped.
                     line = file.readline(_LINE_BYTES)
+
+
+def choose_decoder() -> Callable[[bytes], Any]:
+    """Decodes JSON as `json.loads` does, in a third of its time: a week of 64 nodes has 360,000 lines."""
+    from pydantic_core import from_json  # noqa: PLC0415 - most commands read no figures
+
+    def decode(line: bytes) -> Any:
+        try:
+            return from_json(line)
+        except ValueError:
+            # It refuses lone surrogates, which the names of files may have.
+            return json.loads(line)
+
+    return decode
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -90,7 +106,7 @@ def select_figures(raw: object) -> dict[str, float | None]:
     if not isinstance(raw, dict):
         return {}
     return {
-        escape_text(name, _NAME_CHARS): value
-        for name, value in list(raw.items())[:_MOST_FIGURES]
+        name if name.isprintable() else escape_text(name, _NAME_CHARS): value
+        for name, value in islice(raw.items(), _MOST_FIGURES)
         if len(name) <= _NAME_CHARS and (value is None or is_number(value))
     }

@@ -111,6 +111,16 @@ def test_no_name_of_a_node_is_taken_for_the_figures_of_its_ranks(tmp_path: Path)
     assert list(read_node_samples(tmp_path / "samples.jsonl")) == [NodeSample(at=1.0, node=name, load=1.0)]
 
 
+def test_a_name_that_is_no_unicode_costs_no_sample(tmp_path: Path) -> None:
+    """The record has it as a lone surrogate, which the fast decoder of JSON refuses."""
+    log = MeasurementLog(tmp_path / "samples.jsonl")
+    log.take(NodeMeasurement(node="n\udcff", at=1.0, figures={"node": {"load": 1.0}}))
+    log.close()
+    samples = read_node_samples(tmp_path / "samples.jsonl")
+    assert list(samples) == [NodeSample(at=1.0, node="n\\udcff", load=1.0)]
+    assert samples.dropped == 0
+
+
 def test_lateness_comes_back_as_it_was(tmp_path: Path) -> None:
     late = {3: RankLateness(mean=0.0123, worst=0.4, group="0"), 7: RankLateness(mean=0.001, worst=0.002, group="tp")}
     windows = [make_window(0, late, unmeasured={"disabled": ((2, 2),)}, uncertainty=0.0015), make_window(1)]

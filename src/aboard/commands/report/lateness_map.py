@@ -5,7 +5,6 @@ from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import NamedTuple
 
 from aboard.commands.report.page_data import LatenessChart, SlowRank
 from aboard.core.run.lateness import UNMEASURED, LatenessWindow
@@ -26,7 +25,8 @@ _MOST_BETWEEN = 1.5
 _NAMED_SECONDS, _NAMED_SHARE, _NAMED_OF_SLOWEST = 30.0, 0.05, 0.2
 
 
-class _Spell(NamedTuple):
+@dataclass(slots=True)
+class _Spell:
     """Neighbouring windows in which a rank was late: mean wait × seconds, these seconds, and what it cost."""
 
     start: float
@@ -36,13 +36,13 @@ class _Spell(NamedTuple):
     lost: float = 0.0
 
 
-@dataclass(kw_only=True)
+@dataclass(slots=True)
 class _RankTotal:
     """The seconds that others waited for a rank, its last spell, and the one that cost most."""
 
     lost: float = 0.0
-    last: _Spell = _Spell(0.0, 0.0)
-    worst: _Spell = _Spell(0.0, 0.0)
+    last: _Spell = field(default_factory=lambda: _Spell(0.0, 0.0))
+    worst: _Spell = field(default_factory=lambda: _Spell(0.0, 0.0))
 
 
 @dataclass(kw_only=True)
@@ -74,16 +74,15 @@ class LatenessMap:
         self.uncertainty = max(self.uncertainty, window.uncertainty)
         self.measured_seconds += window.seconds
         measured = {(self._find_row(low), self._find_row(high)) for low, high in window.measured}
-        columns = [self.cells.setdefault(column, {}) for column in range(first, last + 1)]
+        last_rank, drawn, ranks = self.ranks - 1, min(self.ranks, MOST_ROWS), self.ranks
+        rows = [(min(rank, last_rank) * drawn // ranks, mean) for rank, (mean, _, _) in window.late.items()]
         for column in range(first, last + 1):
             self.known.setdefault(column, set()).update(measured)
-        typical = _find_typical(window)
-        for rank, (mean, _, _) in window.late.items():
-            row = self._find_row(rank)
-            for cells in columns:
+            cells = self.cells.setdefault(column, {})
+            for row, mean in rows:
                 if mean > cells.get(row, 0.0):
                     cells[row] = mean
-            self._total(rank, window, mean, typical)
+        self._add_totals(window)
         for reason, ranges in window.unmeasured.items():
             count = sum(high - low + 1 for low, high in ranges)
             self.unmeasured[reason] = max(self.unmeasured.get(reason, 0), count)
@@ -91,18 +90,25 @@ class LatenessMap:
     def _find_row(self, rank: int) -> int:
         return min(rank, self.ranks - 1) * min(self.ranks, MOST_ROWS) // max(1, self.ranks)
 
-    def _total(self, rank: int, window: LatenessWindow, mean: float, typical: float) -> None:
-        share = min(1.0, mean / window.interval) if window.interval else 0.0
-        total = self.totals.get(rank) or self.totals.setdefault(rank, _RankTotal())
-        total.lost += share * window.seconds
-        if share >= _LATE_SHARE and mean >= _LATE_TIMES * typical:
-            start, last = window.at - window.seconds, total.last
-            if start - last.stop > _MOST_BETWEEN * window.seconds:
-                last = _Spell(start, start)
-            waited, lost = last.waited + mean * window.seconds, last.lost + share * window.seconds
-            total.last = _Spell(last.start, window.at, waited, last.seconds + window.seconds, lost)
-            if lost > total.worst.lost:
-                total.worst = total.last
+    def _add_totals(self, window: LatenessWindow) -> None:
+        stop, seconds, interval = window.at, window.seconds, window.interval
+        start, least = stop - seconds, _LATE_TIMES * _find_typical(window)
+        for rank, (mean, _, _) in window.late.items():
+            share = min(1.0, mean / interval) if interval else 0.0
+            lost = share * seconds
+            total = self.totals.get(rank) or self.totals.setdefault(rank, _RankTotal())
+            total.lost += lost
+            if share < _LATE_SHARE or mean < least:
+                continue
+            last = total.last
+            if start - last.stop > _MOST_BETWEEN * seconds:
+                last = total.last = _Spell(start, start)
+            last.stop = stop
+            last.waited += mean * seconds
+            last.seconds += seconds
+            last.lost += lost
+            if last.lost > total.worst.lost:
+                total.worst = last
 
 
 def _find_typical(window: LatenessWindow) -> float:

@@ -133,15 +133,14 @@ def describe_ledger(spells: Sequence[Spell], table: MetricTable) -> Ledger:
     width = max(1e-6, stop - start) / _LEDGER_BUCKETS
     buckets: list[dict[str, float]] = [{} for _ in range(_LEDGER_BUCKETS)]
     for spell in spells:
-        _spread(buckets, spell.kind, spell.start - start, spell.stop - start, spell.stop - spell.start, width)
+        _spread(buckets, {spell.kind: spell.stop - spell.start}, spell.start - start, spell.stop - start, width)
     inner: list[dict[str, float]] = [{} for _ in range(_LEDGER_BUCKETS)]
     before = start
     for at, seconds in table.windows:
         spent = {kind: value for kind, value in seconds.items() if value and kind in STEP_KINDS}
         whole = sum(spent.values())
         since = max(before, at - whole)
-        for kind, value in spent.items():
-            _spread(inner, kind, since - start, max(since, at) - start, value, width)
+        _spread(inner, spent, since - start, max(since, at) - start, width)
         before = max(before, at)
     for bucket, parts in zip(buckets, inner, strict=True):
         _divide_steps(bucket, parts)
@@ -157,18 +156,20 @@ def describe_ledger(spells: Sequence[Spell], table: MetricTable) -> Ledger:
 
 
 def _spread(
-    buckets: list[dict[str, float]], kind: str, start: float, stop: float, seconds: float, width: float
+    buckets: list[dict[str, float]], spent: Mapping[str, float], start: float, stop: float, width: float
 ) -> None:
-    """Adds seconds to the buckets between two times, evenly."""
+    """Adds the seconds of each class to the buckets between two times, evenly."""
     last = len(buckets) - 1
     first, final = (min(last, max(0, int(at / width))) for at in (start, stop))
     if first == final or stop <= start:
-        buckets[final][kind] = buckets[final].get(kind, 0.0) + seconds
+        for kind, seconds in spent.items():
+            buckets[final][kind] = buckets[final].get(kind, 0.0) + seconds
         return
     for number in range(first, final + 1):
         shared = min(stop, (number + 1) * width) - max(start, number * width)
         if shared > 0:
-            buckets[number][kind] = buckets[number].get(kind, 0.0) + seconds * shared / (stop - start)
+            for kind, seconds in spent.items():
+                buckets[number][kind] = buckets[number].get(kind, 0.0) + seconds * shared / (stop - start)
 
 
 def _divide_steps(bucket: dict[str, float], parts: Mapping[str, float]) -> None:

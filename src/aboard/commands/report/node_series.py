@@ -36,13 +36,18 @@ class NodeSeries:
     _last: NodeSample | None = None
 
     def add(self, sample: NodeSample) -> None:
-        last, self._last = self._last, sample
+        last, self._last = self._last or sample, sample
         self.memory_total = sample.memory_total or self.memory_total
         self.gpus = max(self.gpus, sample.gpus)
         self.times.append(sample.at)
-        for name, column in self.columns.items():
-            is_rate = name in ("sent", "received")
-            column.append(_compute_rate(last, sample, name) if is_rate else getattr(sample, name))
+        elapsed = sample.at - last.at
+        sent = _compute_rate(last.sent, sample.sent, elapsed)
+        received = _compute_rate(last.received, sample.received, elapsed)
+        gpu = (sample.gpu, sample.gpu_memory, sample.power, sample.temperature)
+        for column, value in zip(
+            self.columns.values(), (sample.load, sample.memory, sent, received, *gpu), strict=True
+        ):
+            column.append(value)
 
 
 def collect_node_series(samples: Iterable[NodeSample]) -> dict[str, NodeSeries]:
@@ -71,11 +76,12 @@ def describe_nodes(series: Mapping[str, NodeSeries]) -> Charts:
 
 
 def _thin(series: NodeSeries, name: str, buckets: int) -> Series:
-    known = [(at, value) for at, value in zip(series.times, series.columns[name], strict=True) if value is not None]
-    rows = choose_rows([[value for _, value in known]], buckets=buckets)
+    column = series.columns[name]
+    known = [row for row, value in enumerate(column) if value is not None]
+    rows = [known[place] for place in choose_rows([[column[row] for row in known]], buckets=buckets)]
     return {
-        "at": tuple(round(known[row][0], 1) for row in rows),
-        "value": tuple(round_number(known[row][1]) for row in rows),
+        "at": tuple(round(series.times[row], 1) for row in rows),
+        "value": tuple(round_number(column[row]) for row in rows),
     }
 
 
@@ -134,8 +140,5 @@ def _format(name: str, value: float) -> str:
     return f"{value:.1f}{ {'gpu': ' %', 'power': ' W', 'temperature': ' °C'}.get(name, '') }"
 
 
-def _compute_rate(before: NodeSample | None, now: NodeSample, name: str) -> float | None:
-    old, new = (getattr(sample, name) if sample is not None else None for sample in (before, now))
-    if before is None or old is None or new is None or new < old or now.at <= before.at:
-        return None
-    return float((new - old) / (now.at - before.at))
+def _compute_rate(old: float | None, new: float | None, elapsed: float) -> float | None:
+    return None if old is None or new is None or new < old or elapsed <= 0 else (new - old) / elapsed

@@ -1,6 +1,7 @@
 """Thins series for drawing: of each bucket its extremes are kept, so that no peak disappears."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def choose_rows(columns: Sequence[Sequence[float | None]], *, buckets: int) -> list[int]:
@@ -8,14 +9,13 @@ def choose_rows(columns: Sequence[Sequence[float | None]], *, buckets: int) -> l
     count = max(map(len, columns), default=0)
     if count <= 2 * buckets:
         return list(range(count))
-    chosen: set[int] = set()
-    for number in range(buckets):
-        start, stop = number * count // buckets, (number + 1) * count // buckets
-        chosen |= {start, stop - 1}
-        for column in columns:
-            values = [value for value in column[start:stop] if value is not None]
-            if values:
-                chosen |= {column.index(min(values), start, stop), column.index(max(values), start, stop)}
+    ends = [number * count // buckets for number in range(buckets + 1)]
+    chosen = {*ends[:-1], *(end - 1 for end in ends[1:])}
+    for column in columns:
+        for start, stop in pairwise(ends):
+            part = column[start:stop]
+            if values := [value for value in part if value is not None]:
+                chosen |= {start + part.index(min(values)), start + part.index(max(values))}
     return sorted(chosen)
 
 
