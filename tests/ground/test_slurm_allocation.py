@@ -59,7 +59,7 @@ def test_a_requeued_job_refuses_to_start_over(cluster: Sandbox) -> None:
     """The second start names the run of the first."""
     first, second = requeue(cluster, "/shared/aboard launch --check none --no-python -- sleep 600", "started 2/2")
     run = first.partition("run ")[2].partition(":")[0]
-    assert "error [slurm-requeued]" in second
+    assert "error [slurm-requeued]" in second, first
     assert f"and run {run} had started before: the same command would start over" in second
 
 
