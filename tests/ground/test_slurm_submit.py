@@ -15,7 +15,10 @@ from aboard.sandbox import Sandbox
 # On one worker: what the fixture sets up is dear.
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-submit")]
 
-REQUEST = "cluster:\n  slurm: {nodes: 2, gpus_per_node: 2, time: 10, extra: [--exclusive, --comment=tests]}\n"
+REQUEST = """\
+cluster:
+  slurm: {nodes: 2, gpus_per_node: 2, time: 10, extra: [--exclusive, --comment=my tests, --job-name=my job]}
+"""
 FAILS = """\
 import os, time
 print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has {os.environ['HF_TOKEN']}", flush=True)
@@ -73,7 +76,9 @@ def test_ctrl_c_ends_the_view_and_not_the_run(login: Launches) -> None:
         assert going.wait(20) == 130
         assert "no longer following; the job is not affected:" in going.said
         assert "aboard stop" in going.said
-    assert login.box.head.run(["squeue", "--noheader", "--format=%T"]).stdout.split() == ["RUNNING"]
+    assert login.box.head.run(["squeue", "--noheader", "--format=%T %j %k"]).stdout.startswith(
+        "RUNNING my job my tests aboard:2"
+    )
     assert "srun" not in login.box.head.run(["ps", "-u", "crew", "-o", "comm="]).stdout.split()
     waiting = login.aboard("launch", "--detach", "--", "waits.py")
     assert waiting.returncode == 0

@@ -34,7 +34,7 @@ class SlurmStandIns:
         folder.mkdir()
         self.put("scontrol", _SCONTROL.format(folder=shlex.quote(str(folder))))
         self.put("scancel", "")
-        # All jobs that scontrol knows, and their names.
+        # All jobs that scontrol knows, and their comments.
         self.put("squeue", f"cat {shlex.quote(str(folder))}/queue 2>/dev/null; true")
         patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
@@ -45,14 +45,15 @@ class SlurmStandIns:
         path.write_text(_PROGRAM.format(calls=shlex.quote(str(self._calls)), body=body, env=note))
         path.chmod(0o755)
 
-    def show(self, job: int, fields: str, name: str | None = None) -> None:
-        """Adds a job; without a name, that of the run that recorded it."""
-        if name is None:
+    def show(self, job: int, fields: str, comment: str | None = None) -> None:
+        """Adds a job; without a comment, that of the run that recorded it."""
+        if comment is None:
             runs = Runs.of(os.environ).all()
-            name = next((run.id for run in runs if (own := read_slurm_job(run)) and own.id == job), "x")
-        (self.folder / f"job-{job}").write_text(f"JobId={job} JobName={name} {fields} StdOut=/x\n")
+            run = next((run.id for run in runs if (own := read_slurm_job(run)) and own.id == job), "")
+            comment = f"tests aboard:{run}" if run else "(null)"
+        (self.folder / f"job-{job}").write_text(f"JobId={job} JobName=x {fields} StdOut=/x\n")
         with (self.folder / "queue").open("a") as queue:
-            queue.write(f"{job} {name}\n")
+            queue.write(f"{job} {comment}\n")
 
     @property
     def calls(self) -> list[list[str]]:

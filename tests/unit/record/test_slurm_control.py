@@ -139,11 +139,18 @@ def test_stop_cancels_a_job_that_waits(slurm: SlurmStandIns) -> None:
 def test_a_job_that_got_the_id_of_a_run_later_is_not_stopped(slurm: SlurmStandIns) -> None:
     """Ids start again when Slurm's state was lost: another job of the user has the id then, and not the run's name."""
     make_job_run(RUN, JOB)
-    slurm.show(12, PENDING, name="precious")
+    slurm.show(12, PENDING, comment="precious")
     assert "Slurm no longer knows job 12" in aboard("status").stdout
     assert aboard("stop", RUN).code != 0
     assert "[stop-none]" in aboard("stop").stderr
     assert slurm.calls == []
+
+
+def test_a_job_whose_comment_the_site_has_rewritten_is_found_by_its_recorded_id(slurm: SlurmStandIns) -> None:
+    """A site's job_submit plug-in may replace comments; the job's script tells it from another one with the id."""
+    make_job_run(RUN, JOB)
+    slurm.show(12, f"{PENDING} Command=/home/me/job.sh", comment="account=llm")
+    assert "job 12 is waiting" in aboard("status", RUN).stdout
 
 
 @pytest.mark.parametrize(("code", "cancelled"), [(0, []), (3, [["scancel", "12"]])])
@@ -185,11 +192,11 @@ def test_a_bundle_comes_from_the_batch_host(
     assert slurm.calls[0][-4:] == ["bundle", RUN, "--output", "-"]
 
 
-def test_the_job_that_continues_a_run_is_found_by_its_name(slurm: SlurmStandIns) -> None:
+def test_the_job_that_continues_a_run_is_found_by_its_comment(slurm: SlurmStandIns) -> None:
     """Without a shared home, the batch host can't record it here."""
     run = make_job_run(RUN, JOB)
     slurm.show(12, "JobState=TIMEOUT BatchHost=n1")
-    slurm.show(15, PENDING, name=RUN)
+    slurm.show(15, PENDING, comment=f"aboard:{RUN}")
     assert aboard("status", RUN).stdout.split("job ")[1].startswith("15 is waiting")
     assert read_slurm_job(run) == SlurmJob(id=12, script="/home/me/job.sh")
 

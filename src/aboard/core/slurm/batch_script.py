@@ -17,6 +17,8 @@ _EARLIER_SECONDS = 60
 _SIGNAL_SHARE = 0.25
 _TIME = re.compile(r"(?:(?P<days>\d{1,5})-)?(?P<parts>\d{1,9}(?::\d{1,9}){0,2})")
 
+# Ends the comment of a run's job, before the run's id.
+_MARK = "aboard:"
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)(?:[=\s].*)?|(-[A-Za-z]).*")
 # The options that are keys of the section `cluster.slurm`, in the order of the script.
 _KEYS = {
@@ -32,9 +34,9 @@ _KEYS = {
 OPTION_KEYS = {option: key for key, options in _KEYS.items() for option in options}
 # Options that Aboard sets, or that change what the script runs, how often, or where its output goes.
 _OWN_OPTIONS = """
---ntasks -n --ntasks-per-node --tasks-per-node --gpus-per-task --job-name -J --signal --no-kill -k --error -e --input -i
---open-mode --array -a --wrap --wait -W --parsable --test-only --chdir -D --export --export-file --get-user-env
---quiet -Q --help -h --usage --version -V
+--ntasks -n --ntasks-per-node --tasks-per-node --gpus-per-task --signal --no-kill -k --error -e --input -i --open-mode
+--array -a --wrap --wait -W --parsable --test-only --chdir -D --export --export-file --get-user-env --quiet -Q --help
+-h --usage --version -V
 """
 OWN_OPTIONS = frozenset(_OWN_OPTIONS.split())
 _CORE_OPTIONS = {"--exclusive", "--cpus-per-task", "-c", "--cpus-per-gpu", "--mincpus", "--cores-per-socket"}
@@ -57,9 +59,19 @@ class BatchCommand:
     secrets: Sequence[str] = ()
 
 
-def format_batch_script(settings: SlurmSettings, command: BatchCommand, *, name: str) -> str:
-    """The whole script; `name` is the job's name, which is the run's id once there is a run."""
-    return "\n".join([*_format_options(settings, name), "", *_format_commands(command), ""])
+def format_batch_script(settings: SlurmSettings, command: BatchCommand, *, name: str, run: str | None = None) -> str:
+    """The whole script; `name` is the job's name if the user gave none, and the comment ends with the id of the run."""
+    return "\n".join([*_format_options(settings, name, run), "", *_format_commands(command), ""])
+
+
+def list_marked_jobs(queue: str) -> dict[str, list[int]]:
+    """The jobs of each run in `squeue --format="%A %k"`; those without the mark of a run are under ""."""
+    jobs: dict[str, list[int]] = {}
+    for number, _, comment in (line.partition(" ") for line in queue.splitlines()):
+        mark = comment.strip().rpartition(" ")[2]
+        if number.isdecimal():
+            jobs.setdefault(mark.removeprefix(_MARK) if mark.startswith(_MARK) else "", []).append(int(number))
+    return jobs
 
 
 def describe_written_secret(script: str) -> str | None:
@@ -135,11 +147,17 @@ def _parse_time_limit(text: str) -> int | None:
     return (int(found["days"] or 0) * 24 + hours) * 3600 + minutes * 60 + seconds or None
 
 
-def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
+def _format_options(settings: SlurmSettings, name: str, run: str | None) -> Iterator[str]:
     yield "#!/bin/bash"
-    yield f"#SBATCH --job-name={name}"
-    for option in list_request_options(settings):
-        yield f"#SBATCH {option}"
+    options = list_request_options(settings)
+    if not any(parse_option_name(option) in ("--job-name", "-J") for option in options):
+        yield f"#SBATCH --job-name={name}"
+    comments = [option for option in options if parse_option_name(option) == "--comment"]
+    yield from (_format_option(option) for option in options if run is None or option not in comments)
+    if run is not None:
+        own = [option.removeprefix("--comment").lstrip("= ").strip("\"'") for option in comments[-1:]]
+        yield "# Aboard finds the job of the run by the end of the comment."
+        yield _format_option(f"--comment={' '.join([*own, _MARK + run])}")
     yield "# One task on each node: an agent of Aboard, which starts the ranks there."
     yield "#SBATCH --ntasks-per-node=1"
     yield "# If a node fails, Slurm keeps the job; Aboard reports the node, and stops the run or restarts it."
@@ -154,6 +172,11 @@ def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
     yield "#SBATCH --open-mode=append"
     yield "# The job gets the variables of the shell that submits it."
     yield "#SBATCH --export=ALL"
+
+
+def _format_option(option: str) -> str:
+    name, equals, value = option.partition("=")
+    return f'#SBATCH {name}="{value}"' if equals and re.fullmatch(r"[^\"']* [^\"']*", value) else f"#SBATCH {option}"
 
 
 def _format_commands(command: BatchCommand) -> Iterator[str]:

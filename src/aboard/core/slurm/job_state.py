@@ -108,6 +108,7 @@ class JobStatus:
     nodes: str = ""
     batch_host: str = ""
     output: Untrusted = Untrusted("")
+    script: Untrusted = Untrusted("")
     restarts: int = 0
     exit_code: int | None = None
 
@@ -142,6 +143,7 @@ def parse_job_status(text: str) -> JobStatus | None:
         nodes=_read_name(fields, "NodeList"),
         batch_host=_read_name(fields, "BatchHost"),
         output=Untrusted(fields.get("StdOut", "")),
+        script=Untrusted(fields.get("Command", "")),
         restarts=int(count) if (count := fields.get("Restarts", "")).isdecimal() else 0,
         exit_code=_parse_exit_code(fields.get("ExitCode", "")) if ended else None,
     )

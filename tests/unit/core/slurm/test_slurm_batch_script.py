@@ -2,6 +2,7 @@
 
 import subprocess
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from aboard.core.slurm.batch_script import (
     describe_missing_cores,
     describe_written_secret,
     format_batch_script,
+    list_marked_jobs,
     list_overriding_variables,
 )
 from aboard.core.slurm.conductor_command import build_conductor_command
@@ -63,9 +65,25 @@ CASES = {
 def test_a_script_is_golden(case: str) -> None:
     """Every line; a value that the shell would expand is quoted, and bash accepts the whole."""
     settings, command, name = CASES[case]
-    text = format_batch_script(settings, command, name=name)
+    text = format_batch_script(settings, command, name=name, run=name if name == RUN else None)
     assert text == (GOLDEN / f"{case}.sh").read_text()
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_the_job_keeps_the_users_name_and_comment() -> None:
+    """`--dependency=singleton` and paths with $SLURM_JOB_NAME go by the name; only the comment ends with the run."""
+    settings, command, _name = CASES["smallest"]
+    own = replace(settings, extra=("-J llama", "--comment=project x", "--dependency=singleton"))
+    lines = format_batch_script(own, command, name=RUN, run=RUN).splitlines()
+    assert {"#SBATCH -J llama", f'#SBATCH --comment="project x aboard:{RUN}"'} < set(lines)
+    assert not any("--job-name" in line for line in lines)
+    assert '#SBATCH --comment="project x"' in format_batch_script(own, command, name="x").splitlines()
+
+
+def test_jobs_are_found_by_the_end_of_their_comments() -> None:
+    """A comment that only mentions a run marks none, and neither does one that a site has rewritten."""
+    queue = f"7 project x aboard:{RUN}\n8 aboard:{RUN}\n9 (null)\n10 like aboard:{RUN} but later\nslurm: bad\n"
+    assert list_marked_jobs(queue) == {RUN: [7, 8], "": [9, 10]}
 
 
 def test_the_environment_of_sbatch_does_not_override_the_script() -> None:

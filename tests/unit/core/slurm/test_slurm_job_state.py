@@ -40,6 +40,7 @@ def test_a_line_of_scontrol_is_parsed() -> None:
         nodes="n[1-2]",
         batch_host="n1",
         output=Untrusted("/home/crew/slurm-12.out"),
+        script=Untrusted("/home/crew/my job.sh"),
         restarts=1,
     )
 

@@ -11,6 +11,8 @@
 #SBATCH --exclusive
 #SBATCH --mem=0
 #SBATCH --switches=2@1:00:00
+# Aboard finds the job of the run by the end of the comment.
+#SBATCH --comment=aboard:20261116-1930-brave-otter
 # One task on each node: an agent of Aboard, which starts the ranks there.
 #SBATCH --ntasks-per-node=1
 # If a node fails, Slurm keeps the job; Aboard reports the node, and stops the run or restarts it.

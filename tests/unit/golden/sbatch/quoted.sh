@@ -3,7 +3,8 @@
 #SBATCH --nodes=2
 #SBATCH --gpus-per-node=4
 #SBATCH --output=/scratch/%j.out
-#SBATCH --comment="two words"
+# Aboard finds the job of the run by the end of the comment.
+#SBATCH --comment="two words aboard:20261116-1930-brave-otter"
 # One task on each node: an agent of Aboard, which starts the ranks there.
 #SBATCH --ntasks-per-node=1
 # If a node fails, Slurm keeps the job; Aboard reports the node, and stops the run or restarts it.

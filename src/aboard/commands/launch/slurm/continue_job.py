@@ -1,5 +1,6 @@
 """Continues a training that Slurm ended: the same script as a further job, which resumes from the checkpoint."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.slurm_job import SlurmJob, write_slurm_job
 from aboard.transport.slurm.slurm_commands import run_slurm_command
 
+_SINGLETON = re.compile(r"^#SBATCH (?:--dependency|-d)\b.*\bsingleton\b", re.MULTILINE)
 # Those of the job that ends: sbatch sets them anew.
 _JOB_VARIABLES = ("SLURM", "SRUN_", "SBATCH_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
@@ -37,7 +39,9 @@ async def continue_training(
     env[CONTINUED] = f"{run.id} {job.attempt + 1} {saved}"
     try:
         script = _find_script(job) or await _fetch_script(job, run)
-        number = await submit_script(script, env, [f"--dependency=afterany:{job.id}"])
+        # An option of sbatch replaces the one in the script.
+        singleton = ",singleton" if _SINGLETON.search(script.read_text("utf-8", "surrogateescape")) else ""
+        number = await submit_script(script, env, [f"--dependency=afterany:{job.id}{singleton}"])
     except (AboardError, OSError) as error:
         return f"not submitted again: {error.seen if isinstance(error, AboardError) else error.strerror}"
     write_slurm_job(run, SlurmJob(id=number, attempt=job.attempt + 1, script=str(script), saved_step=saved))

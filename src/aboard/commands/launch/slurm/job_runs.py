@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from aboard.core.run.run_state import Run
+from aboard.core.slurm.batch_script import list_marked_jobs
 from aboard.core.slurm.job_state import JobPhase, JobStatus, parse_job_status
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
@@ -67,12 +68,15 @@ async def find_job_runs(runs: Iterable[RunDirectory], environ: Mapping[str, str]
 
     async def find(run: RunDirectory, job: SlurmJob) -> JobRun:
         job = _choose_newest(job, [] if queue is None else queue.get(run.id, []))
-        # The name tells a run's own job from one that got its id later, when Slurm's state was lost.
-        named = [] if queue is None else [queue.get(run.id, [])] if job.script else queue.values()
-        known = any(job.id in numbers for numbers in named)
+        # The comment tells a run's own job from one that got its id later, when Slurm's state was lost.
+        jobs = queue or {}
+        is_unmarked = job.id in jobs.get("", [])
+        known = any(job.id in numbers for name, numbers in jobs.items() if name in (run.id, "") or not job.script)
         async with turns:
             # A forgotten job costs no question: there may be many.
             status = await ask_job_status(job.id) if known else None
+        if is_unmarked and status is not None and job.script not in ("", status.script.raw()):
+            status = None  # where a site rewrites comments, the script tells them apart
         machine = (environ.get("SLURMD_NODENAME", ""), hostname.partition(".")[0])
         return JobRun(run=run, job=job, status=status, machine=machine, is_silent=queue is None)
 
@@ -93,26 +97,18 @@ async def ask_job_status(job: int) -> JobStatus | None:
 
 async def find_newest_job(run: RunDirectory, job: SlurmJob) -> SlurmJob:
     """The job that continues the recorded one, if there is one: only with a shared home can its conductor record it."""
-    return _choose_newest(job, ((await _list_jobs(run.id)) or {}).get(run.id, []))
+    return _choose_newest(job, ((await _list_jobs()) or {}).get(run.id, []))
 
 
 def _choose_newest(job: SlurmJob, numbers: Sequence[int]) -> SlurmJob:
-    """The newest of the jobs that have the run's id as their name."""
+    """The newest of the jobs that have the run's id in their comment."""
     newest = max(numbers, default=job.id)
     if not job.script or newest <= job.id:
         return job
     return SlurmJob(id=newest, attempt=job.attempt + 1, script=job.script)
 
 
-async def _list_jobs(name: str | None = None) -> dict[str, list[int]] | None:
-    """The user's jobs by name, those that ended some minutes ago too; None if Slurm does not reply."""
-    command = ["squeue", "--me", "--states=all", "--noheader", "--format=%A %j"]
-    said = await run_slurm_command([*command, *([] if name is None else [f"--name={name}"])])
-    if said.code:
-        return None
-    jobs: dict[str, list[int]] = {}
-    for line in said.stdout.splitlines():
-        number, _, named = line.partition(" ")
-        if number.isdecimal():
-            jobs.setdefault(named, []).append(int(number))
-    return jobs
+async def _list_jobs() -> dict[str, list[int]] | None:
+    """The user's jobs by run, those that ended some minutes ago too; None if Slurm does not reply."""
+    said = await run_slurm_command(["squeue", "--me", "--states=all", "--noheader", "--format=%A %k"])
+    return None if said.code else list_marked_jobs(said.stdout)

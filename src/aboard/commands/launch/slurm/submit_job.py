@@ -78,7 +78,7 @@ def format_script(
         exports={"XDG_STATE_HOME": state} if state.startswith("/") else {},
         secrets=tuple(command.secrets),
     )
-    return JobScript(text=format_batch_script(settings, batch, name=name), secrets=command.secrets)
+    return JobScript(text=format_batch_script(settings, batch, name=name, run=run), secrets=command.secrets)
 
 
 async def check_submission(settings: SlurmSettings, argv: Sequence[str]) -> str | None:

@@ -33,9 +33,9 @@ PASSED_FLAGS = (
         obey_flag,
         """--acctg-freq --bb --bbf --begin|-b --cluster-constraint --comment --core-spec|-S --cores-per-socket
         --cpu-freq --cpus-per-gpu --deadline --delay-boot --dependency|-d --extra-node-info|-B --gpu-freq
-        --gpus-per-socket --gres-flags --hint --licenses|-L --mail-type --mail-user --mcs-label --mem --mem-per-cpu
-        --mem-per-gpu --mincpus --network --power --prefer --priority --profile --reservation --sockets-per-node
-        --switches --thread-spec --threads-per-core --time-min --tmp --wckey""",
+        --gpus-per-socket --gres-flags --hint --job-name|-J --licenses|-L --mail-type --mail-user --mcs-label --mem
+        --mem-per-cpu --mem-per-gpu --mincpus --network --power --prefer --priority --profile --reservation
+        --sockets-per-node --switches --thread-spec --threads-per-core --time-min --tmp --wckey""",
     ),
     *list_flags(obey_flag, "--exclusive --nice", takes=OPTIONAL),
     *list_flags(
@@ -46,7 +46,6 @@ PASSED_FLAGS = (
 SAME_FLAGS = (
     skip_flag("--distribution", "-m", note=_OWN_LAYOUT, accepted=("block", "*")),
     *list_flags(skip_flag, "--mem-bind --gpu-bind", note=_OWN_LAYOUT, accepted=("none",)),
-    skip_flag("--job-name", "-J", note="is not used: the job has the name of its run"),
     *list_flags(skip_flag, "--ntasks-per-core --ntasks-per-socket", note=_OWN_LAYOUT),
     skip_flag("--no-kill", "-k", takes=OPTIONAL, note="is not needed: Aboard's jobs always have it", accepted=("",)),
     skip_flag("--open-mode", note=OWN_LOGS, accepted=("append", "truncate")),

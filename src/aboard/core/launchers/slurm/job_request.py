@@ -18,6 +18,8 @@ _GPU_GRES = re.compile(r"(?:gres/|gres:)?gpu(?::([A-Za-z_][\w.-]*))?(?:[:=](\d{1
 _VALUE = re.compile(r"[!$-&(-\[\]-~]*")
 # Not written into the script.
 _FREE = frozenset({"export", "chdir", "wrap", "jobid", "nodelist"})
+# Whose blanks are written between quotes.
+_TEXTS = frozenset({"comment", "job_name"})
 _PLACEHOLDER = re.compile(r"<[^<>]*>")
 
 
@@ -97,7 +99,8 @@ def _refuse_unusable_values(flags: ParsedFlags) -> None:
         if isinstance(value, str) and _PLACEHOLDER.search(value):
             fix = pasted_commands.FLAG.fix("placeholder", flag=flag)
             raise build_flag_error(flags, flag, f"{escape_text(value)} is a placeholder", fix)
-        if isinstance(value, str) and dest not in _FREE and not _VALUE.fullmatch(value):
+        blanks = " " if dest in _TEXTS else ""
+        if isinstance(value, str) and dest not in _FREE and not _VALUE.fullmatch(value.replace(blanks, "")):
             seen = f"'{escape_text(value)}' can't be written into a batch script"
             raise build_flag_error(flags, flag, seen, pasted_commands.FLAG.fix("leave-out", flag=flag))
 

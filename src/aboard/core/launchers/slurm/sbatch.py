@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
@@ -66,6 +67,10 @@ def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherComm
     if (exported := flags.text("export")) not in {None, "ALL"}:
         seen = f"--export={escape_text(exported)} changes the variables that the script sees"
         raise build_flag_error(flags, "--export", seen, pasted_commands.FLAG.fix("leave-out", flag="--export"))
+    # As sbatch itself chooses it: SLURM_JOB_NAME is in paths, and --dependency=singleton goes by it.
+    set_outside = None if typed.text("job_name") else context.environ.get("SBATCH_JOB_NAME")
+    name = set_outside or flags.text("job_name") or ("wrap" if script == _WRAP else typed.target.rpartition("/")[2])
+    flags = replace(flags, values={**flags.values, "job_name": name})
     request = read_job_request(flags, BATCH_PASSED_FLAGS)
     interpreter = _read_interpreter(text)
     is_shell = any(word.rpartition("/")[2] in SHELLS for word in interpreter)
@@ -149,6 +154,7 @@ def _list_variables(request: JobRequest, flags: ParsedFlags, context: LauncherCo
     nodes = request.build_settings().nodes
     tasks = request.count_tasks() or nodes
     variables = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_SUBMIT_DIR": context.cwd}
+    variables["SLURM_JOB_NAME"] = str(flags.values["job_name"])
     variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(tasks))
     variables |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes))
     if tasks % nodes == 0:

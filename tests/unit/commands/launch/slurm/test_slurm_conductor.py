@@ -98,6 +98,15 @@ def test_a_training_that_saved_continues_in_a_further_job(
     assert not {"SLURM_JOB_ID", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES"} & set(exported)
 
 
+def test_a_further_job_is_still_the_only_one_of_its_name(slurm: SlurmStandIns) -> None:
+    """The dependency on the job before would replace the singleton of the script."""
+    slurm.put("sbatch", "echo 13")
+    run = make_job_run(RUN, "{}")
+    run.batch_script.write_text("#!/bin/bash\n#SBATCH --dependency=singleton\n")
+    _continue(SlurmJob(id=12, script=str(run.batch_script)), EndingCause.TIME_LIMIT, limit=5, saved=400)
+    assert slurm.calls[0][2] == "--dependency=afterany:12,singleton"
+
+
 @pytest.mark.parametrize(
     ("job", "cause", "saved", "why"),
     [

@@ -102,6 +102,7 @@ def test_slots_of_a_job_without_gpus() -> None:
         ("-N2 --ntasks-per-node=4 --gpus-per-task=1 -c 8", "nodes 2, gpus_per_node 4, extra --cpus-per-task=32"),
         ("-N2 --mem=0 --exclusive --reservation=r", "nodes 2, extra --mem=0 --reservation=r --exclusive"),
         ("-N2 -w n[1-2] --contiguous", "nodes 2, extra --contiguous --nodelist=n[1-2]"),
+        ("-N2 -J 'my job' --comment='a b'", "nodes 2, extra --comment=a b --job-name=my job"),
         ("-n1", "nodes 1"),
         ("", "nodes 1"),
     ],
@@ -127,7 +128,7 @@ def test_the_job_of_srun(flags: str, job: str) -> None:
         ("srun --multi-prog x.conf", "all ranks run the same program"),
         ("srun --pty bash", "ranks have no terminal"),
         ("srun --jobid 9 python x.py", "job 9 is not the job"),
-        ("srun --comment='a b' python x.py", "can't be written into a batch script"),
+        ("srun --constraint='a b' python x.py", "can't be written into a batch script"),
         ("srun --version", "starts nothing"),
         ("srun", "has no script"),
         ("srun -N2 --ntasks-per-node=2 bash -c 'cd x; torchrun y.py'", "it would start torchrun 2 times on each node"),
@@ -184,6 +185,29 @@ def test_flags_of_the_command_line_win() -> None:
     assert wrapped.slurm is not None
     assert wrapped.script is not None
     assert (wrapped.slurm.nodes, wrapped.script.words[:2]) == (3, ("/bin/sh", "-c"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "header", "environ", "name"),
+    [
+        ("job.sh", "-N2", {}, "job.sh"),
+        ("job.sh", "-J llama", {}, "llama"),
+        ("job.sh", "-J llama", {"SBATCH_JOB_NAME": "other"}, "other"),
+        ("-J typed job.sh", "-J llama", {"SBATCH_JOB_NAME": "other"}, "typed"),
+        ("--wrap='srun x'", "", {}, "wrap"),
+    ],
+)
+def test_the_job_of_a_script_has_the_name_that_sbatch_gives_it(
+    typed: str, header: str, environ: dict[str, str], name: str
+) -> None:
+    """Paths with $SLURM_JOB_NAME and --dependency=singleton mean the same as without Aboard, in a job too."""
+    files = {"job.sh": f"#!/bin/bash\n#SBATCH -d singleton {header}\nsrun python x.py\n"}
+    got = pasted(f"sbatch {typed}", files=files, environ=environ)
+    assert got.slurm is not None
+    assert f"--job-name={name}" in got.slurm.extra
+    inside = pasted(f"sbatch {typed}", files=files, environ=build_job(2, **environ))
+    assert inside.script is not None
+    assert inside.script.env["SLURM_JOB_NAME"] == name
 
 
 def test_the_variables_of_a_script() -> None:
