@@ -33,6 +33,8 @@ _EXPECTED_TYPES = {
     "model_type": "a mapping of keys to values",
 }
 _EMPTY, _A_LIST, _A_MAPPING = "empty", "a list", "a mapping"
+# A number and a word, but not one of the units that stand for a factor.
+_TYPED_NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[+-]?[0-9]{1,2})?) ?(?![kmgt])[a-z]*", re.IGNORECASE)
 _A_NODE = "a node set or a mapping"
 _A_SOURCE = "a path or a mapping"
 _BRANCH = {NODE_MAPPING: _A_NODE, SOURCE_MAPPING: _A_SOURCE}
@@ -128,9 +130,10 @@ def _describe_error(detail: "ErrorDetails", name: str, value_text: str) -> tuple
     if kind in _EXPECTED_TYPES:
         expected = _BRANCH.get(str(detail["loc"][-1]), _EXPECTED_TYPES[kind])
         value = {_EMPTY: "", _A_LIST: "value", _A_MAPPING: "value"}.get(value_text, value_text.strip('"'))
-        return f"{name} must be {expected}, not {value_text}", configuration.CONFIG.fix(
-            _FIX[expected], key=key, shown=value
-        )
+        typed, variant = _TYPED_NUMBER.fullmatch(value), _FIX[expected]
+        if "number" in variant and typed and (variant == "number" or typed[1].isdecimal()):
+            value, variant = typed[1], "typed-number"
+        return f"{name} must be {expected}, not {value_text}", configuration.CONFIG.fix(variant, key=key, shown=value)
     if kind in {"greater_than_equal", "greater_than", "less_than_equal", "less_than"}:
         bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
         bound = next(f"{word} {context[key]:g}" for key, word in bounds.items() if key in context)

@@ -296,6 +296,21 @@ def test_what_can_not_be(lines: str, said: str) -> None:
     assert told[0][2]
 
 
+def test_a_number_in_a_fix_is_the_one_that_was_typed() -> None:
+    """It is repeated without its unit; where no number was typed the fix has none."""
+    fixes = {
+        "save_steps: 20 steps": "write save_steps: 20",
+        "save_steps: 2.5": "write save_steps as a whole number",
+        "save_steps: 64k": "write save_steps as a whole number",
+        "learning_rate: 2e-4x": "write learning_rate: 2e-4",
+        "learning_rate: 1,5": "write learning_rate as a number",
+        "learning_rate: high": "write learning_rate as a number",
+        "save_steps: 10%": "write save_steps as a whole number",
+        "bf16: on": "write bf16: true, or bf16: false",
+    }
+    assert {lines: refused(lines)[0][2] for lines in fixes} == fixes
+
+
 def saved_adapter(**changed: object) -> None:
     content = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.1, "target_modules": ["v", "q"]}
     Path("lora").mkdir(exist_ok=True)
@@ -515,7 +530,7 @@ data:
             "write {path: more.jsonl, weight: 1}, or remove all weights",
         ),
         ("mix.yaml:7:14", "data.files[4].path is empty", "set a value for path, or remove it"),
-        ("mix.yaml:7:26", "data.files[4].weight must be a number, not .inf", "write weight: 1e-4"),
+        ("mix.yaml:7:26", "data.files[4].weight must be a number, not .inf", "write weight as a number"),
         (
             "mix.yaml:7:38",
             "data.files: 'train' is also the name of the source at mix.yaml:3:14",

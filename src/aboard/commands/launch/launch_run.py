@@ -318,7 +318,10 @@ def build_rank_spec(spec: LaunchSpec) -> RankSpec:
     if request.code:
         return RankSpec(environment=spec.environment, search_path=request.env.get("PATH"))
     here, home, script = Path.cwd(), Path.home(), request.program.target
-    is_missing = request.program.kind is ProgramKind.SCRIPT and not os.path.exists(script)  # noqa: PTH110 - as below
+    is_path = request.program.kind is ProgramKind.SCRIPT or (
+        request.program.kind is ProgramKind.PROGRAM and "/" in script
+    )
+    is_missing = is_path and not os.path.exists(script)  # noqa: PTH110 - as below
     return RankSpec(
         environment=spec.environment,
         program=request.program,
@@ -326,7 +329,7 @@ def build_rank_spec(spec: LaunchSpec) -> RankSpec:
         paths=tuple(_list_existing_paths(request)),
         folder=str(here),
         below_home=str(here.relative_to(home)) if here != home and here.is_relative_to(home) else "",
-        near=find_similar_file(script) if is_missing else "",
+        near=find_similar_file(script) if is_missing else None,
     )
 
 

@@ -42,8 +42,8 @@ class RankSpec:
     """What ranks should get, before the nodes are probed; a check has no program.
 
     `search_path` is the PATH that the user sets for every rank, if any. `folder` is the head's working directory, and
-    `below_home` its path below the user's home, "" if it is elsewhere. `near` is a file here with a name like that of
-    the script, which the head lacks; "" if it has the script.
+    `below_home` its path below the user's home, "" if it is elsewhere. `near` is None if the head has the script;
+    otherwise a file here with a similar name, or "".
     """
 
     environment: HeadEnvironment | None = None
@@ -52,21 +52,21 @@ class RankSpec:
     paths: tuple[CommandPath, ...] = ()
     folder: str = ""
     below_home: str = ""
-    near: str = ""
+    near: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFile:
     """The file that ranks run: `digest` is its hash, `problem` is why it can't run, "" if it can.
 
-    `near` is the file that the user probably meant, if this machine lacks this one, too.
+    `near` is None if this machine may have it; otherwise the file that the user probably meant, "" if none is similar.
     """
 
     path: str
     exists: bool = False
     digest: Untrusted = NO_TEXT
     problem: Untrusted = NO_TEXT
-    near: str = ""
+    near: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,12 +215,12 @@ def _parse_missing(node: Node, spec: RankSpec, there: object) -> tuple[CommandPa
 def _decode_program_file(node: Node, spec: RankSpec, program: Program, reply: Mapping[str, Any]) -> ProgramFile:
     """Uses our own path, since a fix copies the file to it and no node may choose that path."""
     bare = program.kind is ProgramKind.PROGRAM and "/" not in program.target
-    found = decode(ProgramFile, {**reply, "path": "", "near": ""})
+    found = decode(ProgramFile, {**reply, "path": "", "near": None})
     target = _find_script(node, program) or program.target
     return replace(
         found,
         path=program.target if bare else normpath(join(node.workdir or "", target)),
         # System programs may differ between nodes; the script must not.
         digest=found.digest if program.kind is ProgramKind.SCRIPT else NO_TEXT,
-        near=spec.near if node.container is None else "",
+        near=spec.near if node.container is None else None,
     )

@@ -29,7 +29,7 @@ FLAG = Diagnosis(
         "of-script": Advice("put the script's flags after the script"),
         "alone": Advice("write {flag}"),
         "value": Advice("write {flag} VALUE; if it came from a shell variable, that variable is empty"),
-        "number": Advice("write {flag} 2"),
+        "number": Advice("write a whole number after {flag}"),
         "help": Advice("for the launcher's help: {launcher} --help"),
         "leave-out": Advice("remove {flag}"),
         "container": Advice(

@@ -34,9 +34,11 @@ def judge_external_job(
 
     `nodes` are all nodes of the training; empty when only processes of one machine were inspected.
     """
-    why = judge_evidence(evidence)
+    why, unread = judge_evidence(evidence), _list_unread_stacks(evidence)
     run_findings = [
-        _reword_finding(finding, job) for finding in why.findings if evidence.quiet or not _is_transient(finding)
+        _reword_finding(finding, job, unread)
+        for finding in why.findings
+        if evidence.quiet or not _is_transient(finding)
     ]
     found = [
         *run_findings,
@@ -80,11 +82,9 @@ def _list_silent_nodes(unheard: Mapping[str, str]) -> Iterator[Finding]:
 def _find_missing_stacks(job: ExternalJob, evidence: Evidence) -> Iterator[Finding]:
     """Ranks without a stack, grouped by reason."""
     reasons: dict[tuple[str, str], list[int]] = {}
-    for view in evidence.views:
-        answer = view.seen.why.get("stack", "") if view.seen is not None else ""
-        if answer:
-            why, _, fix = answer.partition("\n")
-            reasons.setdefault((escape_text(why, 200), fix), []).append(view.rank)
+    for rank, answer in _list_unread_stacks(evidence).items():
+        why, _, fix = answer.partition("\n")
+        reasons.setdefault((escape_text(why, 200), fix), []).append(rank)
     for (why, fix), ranks in reasons.items():
         nodes = tuple(dict.fromkeys(job.ranks[rank].node for rank in ranks))
         pid = job.ranks[ranks[0]].process.pid
@@ -96,6 +96,12 @@ def _find_missing_stacks(job: ExternalJob, evidence: Evidence) -> Iterator[Findi
             " kernel state.",
             fix=_build_stack_fix(fix, pid, nodes),
         )
+
+
+def _list_unread_stacks(evidence: Evidence) -> dict[int, str]:
+    """The agent's answer for each rank whose stack it could not read."""
+    answers = {view.rank: view.seen.why.get("stack", "") for view in evidence.views if view.seen is not None}
+    return {rank: answer for rank, answer in answers.items() if answer}
 
 
 def _build_stack_fix(suggestion: str, pid: int, nodes: tuple[str, ...]) -> Fix:
@@ -119,13 +125,19 @@ def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
         )
 
 
-def _reword_finding(finding: Finding, job: ExternalJob) -> Finding:
-    """Rewords a finding for a job without an Aboard run: no `aboard logs`, and launchers aren't ranks."""
+def _reword_finding(finding: Finding, job: ExternalJob, unread: Mapping[int, str]) -> Finding:
+    """Rewords a finding for a job without an Aboard run: no `aboard logs`, and launchers aren't ranks.
+
+    Where py-spy is missing or may not read a stack, the fix is what lets it.
+    """
     fix = Fix(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
     if not fix and finding.ranks and finding.ranks[0] in job.ranks:
         seat = job.ranks[finding.ranks[0]]
         fix = external_jobs.NO_STACKS.fix("threads", pid=seat.process.pid, node=seat.node)
-    folded = tuple(_reword_finding(each, job) for each in finding.consequences)
+    if "py-spy dump" in fix and (rank := next((rank for rank in finding.ranks if rank in unread), None)) is not None:
+        seat, suggestion = job.ranks[rank], unread[rank].partition("\n")[2]
+        fix = _build_stack_fix(suggestion, seat.process.pid, (seat.node,))
+    folded = tuple(_reword_finding(each, job, unread) for each in finding.consequences)
     if not job.launching:
         return replace(finding, fix=fix, consequences=folded)
     seen, why = (_RANKS.sub(r"launcher\1", text) for text in (finding.seen, finding.why))

@@ -145,7 +145,7 @@ LOOP = Diagnosis(
     symptoms=("no heartbeat", "ProcessGroupNCCL's watchdog got stuck"),
     explanation="The rank is in an endless loop, is in code that holds Python's GIL, or has much more work than the"
     " others. The others are waiting for this rank in a collective.",
-    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; shows where the rank is (needs py-spy)",
+    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; where is the rank? (needs: pip install py-spy)",
 )
 
 DATA = Diagnosis(
@@ -163,7 +163,7 @@ LOCK = Diagnosis(
     symptoms=("futex_wait_queue", "deadlock after fork"),
     explanation="Two threads are waiting for each other, or a thread held a lock when the process forked. Workers"
     " started with multiprocessing.set_start_method('spawn') inherit no locks.",
-    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; shows all threads of the rank (needs py-spy)",
+    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; all threads of the rank (needs: pip install py-spy)",
 )
 
 OUTSIDE = Diagnosis(

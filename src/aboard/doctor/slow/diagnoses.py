@@ -11,7 +11,7 @@ RANK = warning(
     title="one rank delays all others",
     symptoms=("straggler",),
     explanation="The rank arrives last at nearly every collective, and all others wait for it each time.",
-    fixes="py-spy dump --pid {pid}    # on {node}, a few times: shows where the rank spends its time (needs py-spy)",
+    fixes="py-spy dump --pid {pid}    # on {node}, a few times: where is the rank? (needs: pip install py-spy)",
 )
 
 THROTTLED = warning(

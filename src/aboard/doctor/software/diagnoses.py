@@ -90,6 +90,7 @@ PROGRAM = Diagnosis(
     fixes={
         "sync": "aboard sync{on:shell  --on NODES} {path}    # or add --sync to the command",
         "near": Advice("write {near} in the command: this machine does not have {path} either"),
+        "nowhere": Advice("correct the path in the command: this machine does not have {path} either"),
         "copy": "{lines:shell}",
         "install": "{look:shell}    # install it on {nodes:shell}, or use its full path",
         "module": "{try_it:shell}",

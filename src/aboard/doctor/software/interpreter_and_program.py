@@ -105,7 +105,7 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
         else:
             problem = program.problem.visible(200) or "is missing"
             by_path.setdefault((program.path, problem), []).append(name)
-            if program.near and not program.exists:
+            if program.near is not None and not program.exists:
                 near[program.path] = program.near
     for (path, problem), names in by_path.items():
         also = f"; {node_sets.fold_names(there)} {agree(there, 'has', 'have')} it" if there else ""
@@ -113,7 +113,7 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
         yield software.PROGRAM.finding(
             nodes=tuple(names),
             seen=f"{path} {problem} on {node_sets.fold_names(names)}{also}",
-            fix=software.PROGRAM.fix("near", near=near[path], path=path)
+            fix=software.PROGRAM.fix("near" if near[path] else "nowhere", near=near[path], path=path)
             if path in near and not there
             else _fix_missing_program(facts, folder or path, names, there)
             if "/" in path

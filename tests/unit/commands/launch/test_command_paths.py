@@ -152,4 +152,4 @@ def test_a_node_chooses_no_path_of_ours(head: Path, reply: dict[str, Any]) -> No
 
 def test_a_script_that_this_machine_lacks_has_its_nearest_file_in_the_specification(head: Path) -> None:
     """So that the check doesn't ask to copy a file that doesn't exist."""
-    assert [specify(words).near for words in ("trian.py", "train.py", "other-name.py")] == ["train.py", "", ""]
+    assert [specify(words).near for words in ("trian.py", "train.py", "other-name.py")] == ["train.py", None, ""]

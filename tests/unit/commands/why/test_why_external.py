@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from aboard.core.evidence.python_stacks import classify_activity, find_user_fram
 from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import AboardError, Finding, Severity, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.external_jobs.rules import judge_external_job
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
@@ -377,7 +378,12 @@ def test_a_rank_in_a_lock_is_named() -> None:
     world = four()
     (found,) = judge_external_job(world, (), look(world, seen), nodes=("n1", "n2")).findings
     assert (found.code, found.nodes, found.ranks) == ("hang-lock", ("n2",), (3,))
-    assert found.fix == "py-spy dump --pid 103    # on n2; shows all threads of the rank (needs py-spy)"
+    assert found.fix == "py-spy dump --pid 103    # on n2; all threads of the rank (needs: pip install py-spy)"
+    missing = replace(
+        seen[3], stack=NO_TEXT, why={"stack": "py-spy is not installed there\n/v/bin/python -m pip install py-spy"}
+    )
+    found = judge_external_job(world, (), look(world, {**seen, 3: missing}), nodes=("n1", "n2")).findings[0]
+    assert found.fix == "/v/bin/python -m pip install py-spy    # on n2; then run aboard why again"
     early = judge_external_job(world, (), look(world, seen, quiet=1.0), nodes=("n1", "n2")).findings[0]
     assert early.severity is Severity.INFO
     assert judge_external_job(world, (), look(world, seen, quiet=0.0), nodes=("n1", "n2")).findings == ()

@@ -54,7 +54,7 @@ def test_what_is_behind_the_script_is_the_scripts() -> None:
         ("--num-gpus 8", "--num-gpus is not a flag for deepspeed", "did you mean '--num_gpus'?"),
         ("--wibble", "--wibble is not a flag for deepspeed", "put the script's flags after the script"),
         ("--master_addr --master_port 5", "its value is missing", "that variable is empty"),
-        ("--num_gpus two", "'two' is not a whole number", "write --num_gpus 2"),
+        ("--num_gpus two", "'two' is not a whole number", "write a whole number after --num_gpus"),
         ("--module=yes", "it takes no value", "write --module"),
         ("--launcher SLURM", "can't use a different launcher", "uses the nodes of the job"),
         ("--launcher_args '-x A'", "options of pdsh or MPI", "remove --launcher_args"),

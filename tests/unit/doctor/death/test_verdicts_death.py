@@ -20,6 +20,7 @@ from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.apply_rules import judge_by_rules
+from aboard.doctor.death.classify_end import omit_relaunch
 from aboard.doctor.death.rules import DEATH_RULES, conclude_run
 
 PLAN = Plan(
@@ -533,3 +534,22 @@ def test_what_was_stopped_and_continued_is_worth_a_line() -> None:
     said = " ".join(finding.seen for finding in findings)
     assert "guard process on n1 was stopped by a signal 2 times; Aboard continued it" in said
     assert "(its bridge process) on n2 was killed; the conductor connected again" in said
+
+
+def test_a_run_that_restarts_by_itself_is_not_to_be_launched_again() -> None:
+    """Only that advice is left out of its fixes: the command and the rest of its comment stay."""
+    fixes = {
+        "aboard check n3    # is it back? then launch again": "aboard check n3    # is it back?",
+        "aboard check n3    # when it is back, launch again": "aboard check n3    # when it is back",
+        "scp a b    # here; if n1 has the file; then launch again": "scp a b    # here; if n1 has the file",
+        "aboard check n3    # then launch again, with a longer --lease if needed": "aboard check n3",
+        "dmesg    # on n1; out of memory? if not, launch again\nls": "dmesg    # on n1; out of memory?\nls",
+        "aboard logs r --rank 1    # the rank's whole output": "aboard logs r --rank 1    # the rank's whole output",
+    }
+    found = omit_relaunch(
+        [
+            made_finding(code="run-node-gone", severity=Severity.BLOCK, nodes=(), seen="", why="", fix=fix)
+            for fix in fixes
+        ]
+    )
+    assert [each.fix for each in found] == list(fixes.values())

@@ -366,6 +366,9 @@ def test_a_mistyped_script_that_this_machine_lacks_too_is_not_synced() -> None:
     )
     (found,) = judge({"n1": replace(gone, workdir=True), "n2": replace(gone, workdir=True)})
     assert found.fix == "write train.py in the command: this machine does not have /job/trian.py either"
+    unlike = replace(gone, workdir=True, program=ProgramFile(path="/job/trian.py", near=""))
+    (found,) = judge({"n1": unlike, "n2": unlike})
+    assert found.fix == "correct the path in the command: this machine does not have /job/trian.py either"
     (found,) = judge({"n1": replace(there, workdir=True), "n2": replace(gone, workdir=True)})
     assert found.fix.startswith("ssh n1 'tar -C / -cf - job/trian.py' | ssh n2 ")
 

@@ -26,7 +26,7 @@ from aboard.core.run.recovery.recovery_policy import Action, Recovery, StallActi
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.doctor.death.classify_end import classify_end
+from aboard.doctor.death.classify_end import classify_end, omit_relaunch
 from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
 from aboard.trainer.diagnoses import checkpoint
@@ -198,6 +198,7 @@ class Conductor:
         active = [part.node.name for part in self.plan.parts]
         failure = classify_end(self.evidence(), outcome.findings)
         if recovery.settings.restarts and failure.kind is not FailureClass.PROGRAM:
+            self.verdict = omit_relaunch(outcome.findings)
             await self._await_settled()
         own_lease = (
             self._sessions.old_supervisors.compute_lease_left(self._lease)
@@ -206,6 +207,8 @@ class Conductor:
         )
         failure = replace(failure, lost=tuple(self.run.generation.lost), own_lease=own_lease)
         decision = recovery.decide(failure, active)
+        if decision.action is Action.STOP:
+            self.verdict = outcome.findings
 
         def note(decision: Recovery, *, again: bool = True) -> None:
             self._messages.note(
@@ -213,7 +216,7 @@ class Conductor:
                 code=failure.code,
                 nodes=list(failure.nodes),
                 seen=outcome.findings[0].seen if outcome.findings else outcome.why,
-                fix=outcome.findings[0].fix if outcome.findings else "",
+                fix=self.verdict[0].fix if self.verdict else "",
                 failure=failure.kind.value,
                 action=decision.action.value,
                 why=decision.why,
@@ -221,7 +224,7 @@ class Conductor:
                 most=recovery.attempts,
                 again=again,
                 **self._describe_steps(),
-                findings=build_findings_document(list(outcome.findings)),
+                findings=build_findings_document(list(self.verdict)),
             )
 
         note(decision, again=False)

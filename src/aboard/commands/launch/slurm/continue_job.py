@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aboard.commands.launch.slurm.job_conductor import CONTINUED, JobWatch
 from aboard.commands.launch.slurm.submit_job import submit_script, write_batch_script
-from aboard.core.slurm.job_ending import EndingCause
+from aboard.core.slurm.job_ending import NOT_CONTINUED, EndingCause
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import AboardError
 from aboard.record.run_directory import RunDirectory
@@ -27,14 +27,14 @@ async def continue_training(
     """
     job, ending = watch.job, watch.ending
     if limit and ending is not None and ending.cause is EndingCause.UNKNOWN:
-        return f"not submitted again: Slurm did not say why it ends job {job.id}"
+        return f"{NOT_CONTINUED}Slurm did not say why it ends job {job.id}"
     if not limit or ending is None or ending.cause not in (EndingCause.TIME_LIMIT, EndingCause.PREEMPTED):
         return ""
     if saved is None or saved <= (job.saved_step or 0):
         since = f" after step {job.saved_step:,}" if job.saved_step else ""
-        return f"not submitted again: job {job.id} saved no checkpoint{since}"
+        return f"{NOT_CONTINUED}job {job.id} saved no checkpoint{since}"
     if job.attempt > limit:
-        return f"not submitted again: {format_count(limit, 'further job')} did not complete the training"
+        return f"{NOT_CONTINUED}{format_count(limit, 'further job')} did not complete the training"
     env = {name: value for name, value in environ.items() if not name.startswith(_JOB_VARIABLES)}
     env[CONTINUED] = f"{run.id} {job.attempt + 1} {saved}"
     try:
@@ -43,7 +43,7 @@ async def continue_training(
         singleton = ",singleton" if _SINGLETON.search(script.read_text("utf-8", "surrogateescape")) else ""
         number = await submit_script(script, env, [f"--dependency=afterany:{job.id}{singleton}"])
     except (AboardError, OSError) as error:
-        return f"not submitted again: {error.seen if isinstance(error, AboardError) else error.strerror}"
+        return f"{NOT_CONTINUED}{error.seen if isinstance(error, AboardError) else error.strerror}"
     write_slurm_job(run, SlurmJob(id=number, attempt=job.attempt + 1, script=str(script), saved_step=saved))
     return f"job {number} continues from step {saved:,} when job {job.id} has ended"
 

@@ -19,6 +19,7 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.recovery.recovery_policy import Action
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
+from aboard.core.slurm.job_ending import NOT_CONTINUED
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import Finding, Severity
@@ -167,15 +168,17 @@ def _format_next_steps(finished: FinishedRun) -> str:
         )
         export_line = f"aboard export {run} --to trained    # exports {what}\n" if status else ""
         return f"{export_line}{page}\naboard logs {run}    # output of the ranks"
-    again = f"{finished.command}    # {_describe_retry(status)}"
+    again = f"{finished.command}    # {_describe_retry(status)}\n"
+    if finished.continuation and not finished.continuation.startswith(NOT_CONTINUED):
+        again = f"aboard status {run} --follow    # follows the job that continues it\n"
     if not _has_failed(finished):
         explain = f"aboard why {run}    # what held it up\n" if finished.findings else ""
-        return f"{explain}{again}\n{page}\naboard logs {run}    # output of the ranks"
+        return f"{explain}{again}{page}\naboard logs {run}    # output of the ranks"
     named = finished.findings[0].ranks[:1]
     rank = f" --rank {named[0]}" if named else ""
     who = f"rank {named[0]}" if named else "the ranks"
     inspect = f"aboard logs {run}{rank}    # output of {who}\naboard why {run}    # the full diagnosis"
-    return f"{inspect}\n{again}\n{page}" if status else f"{inspect}\n{page}"
+    return f"{inspect}\n{again}{page}" if status else f"{inspect}\n{page}"
 
 
 def _has_failed(finished: FinishedRun) -> bool:

@@ -58,6 +58,16 @@ ENDS = {
 NOW = 1e9
 
 
+def test_a_run_that_a_further_job_continues_is_not_to_be_launched_again() -> None:
+    """Its next command follows that job; if no job continues it, the command that runs it again is there."""
+    assert "-- train.py" in " ".join(format_summary_lines(ENDS["stopped"]))
+    goes_on = list(format_summary_lines(replace(ENDS["stopped"], continuation="job 33 continues from step 8")))
+    assert f"next aboard status {RUN} --follow    # follows the job that continues it" in goes_on
+    assert "-- train.py" not in " ".join(goes_on)
+    ends = format_summary_lines(replace(ENDS["stopped"], continuation="not submitted again: Slurm did not say why"))
+    assert "-- train.py" in " ".join(ends)
+
+
 def summarized(run: str, age: float, **facts: Any) -> RunSummary:
     return RunSummary(**{"id": run, "began": NOW - age, "world": None, "step": None, "findings": (), **facts})
 
