@@ -1,14 +1,12 @@
 """Classifies how a generation failed, from its verdict and the evidence, for the decision what to do about it."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure
 from aboard.core.run.recovery.recovery_policy import Failure
 from aboard.core.run.run_state import RankProcess
-from aboard.diagnoses import Finding, Fix
+from aboard.diagnoses import Finding
 from aboard.diagnoses.catalogue import read_error
 from aboard.diagnoses.runs import death
 from aboard.doctor.death.first_death import find_first_death, is_echo, read_last_words
@@ -16,7 +14,6 @@ from aboard.doctor.death.first_death import find_first_death, is_echo, read_last
 # The share of a node's memory from which on its ranks are to blame for its end.
 _OWN_SHARE = 0.5
 _SIGNATURE_CHARS = 400
-_RELAUNCH = re.compile(r"(?: +# (?=then launch again))?[;,]? *(?:then |if not, )?launch again.*")
 _OF_A_RANK = {death.RAISED.code, death.EXITED.code}
 
 
@@ -30,14 +27,6 @@ def classify_end(evidence: Evidence, findings: Sequence[Finding]) -> Failure:
         nodes=findings[0].nodes if findings else (),
         signature=_build_signature(evidence, cause),
         checkpoint=int(run.metrics.get("saved", 0)),
-    )
-
-
-def omit_relaunch(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings without the advice to launch again, for a run that restarts by itself."""
-    return tuple(
-        replace(each, fix=Fix(_RELAUNCH.sub("", each.fix), variant=each.fix.variant, values=each.fix.values))
-        for each in findings
     )
 
 

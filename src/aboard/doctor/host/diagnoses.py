@@ -71,6 +71,15 @@ OTHER_RANKS = warning(
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
+ACTIVE_RUN = warning(
+    code="host-active-run",
+    title="another run of yours is active on these nodes",
+    symptoms=("CUDA out of memory", "each step takes twice as long", "code: -98, name: EADDRINUSE"),
+    explanation="Two runs on a node share its cores, accelerators, memory and links, and may delay or break each other."
+    " With different accelerators for each run (`--include n1:0-3`), they can run side by side.",
+    fixes="aboard stop {run}    # or wait for its end: aboard status {run} --follow",
+)
+
 LEFTOVERS_ENDED = remark(
     code="host-leftovers-ended",
     title="leftover processes were terminated",

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
+from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_commands import format_node_command
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.decoding import DecodeError, KeyedBy, Matching, MaxLength, decode
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
@@ -139,6 +141,21 @@ def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def find_active_runs(facts: Facts) -> Iterator[Finding]:
+    """Runs of the same user that a launch would share its nodes with; in a job, Slurm decides which jobs share them."""
+    nodes: dict[str, list[str]] = {}
+    for node in facts.cluster:
+        if node.transport is not TransportKind.SLURM:
+            for run in list_active_runs(facts, node.name):
+                nodes.setdefault(run.name, []).append(node.name)
+    for run, names in nodes.items():
+        yield host.ACTIVE_RUN.finding(
+            nodes=tuple(names),
+            seen=f"run {run} is active on {fold_names(names)}",
+            fix=host.ACTIVE_RUN.fix(run=run),
+        )
+
+
 def find_taken_places(facts: Facts) -> Iterator[Finding]:
     """Another user may make the directory that the user's runs would use."""
     for name, leftovers in _list_current_leftovers(facts).items():
@@ -245,6 +262,7 @@ def _format_pids(pids: tuple[int, ...]) -> str:
 PROBES = ()
 RULES = (
     find_leftover_processes,
+    find_active_runs,
     find_leftover_files,
     find_taken_places,
     find_other_ranks,

@@ -1,5 +1,6 @@
 """Commands that several rules suggest: to check nodes again, and to let their peers through a firewall."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -8,7 +9,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.evidence.node_snapshot import NicTraffic
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.diagnoses import Shell, format_shell, join_lines
+from aboard.diagnoses import Finding, Fix, Shell, format_shell, join_lines
 
 # The store and the ranks listen on these ports; lower ones belong to services.
 _RULES = {
@@ -22,6 +23,7 @@ _WIDEST = {4: 16, 6: 48}
 _SHOWN = 16
 # The link states in which a NIC may well carry traffic.
 LINK_UP = ("up", "unknown", "")
+_RELAUNCH = re.compile(r"(?: +# (?=then launch again))?[;,]? *(?:then |if not, )?launch again.*")
 _Address = IPv4Address | IPv6Address
 
 
@@ -113,3 +115,11 @@ def _parse_address(text: str) -> _Address | None:
         return None
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return mapped or found
+
+
+def omit_relaunch(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings without the advice to launch again, for a run that restarts by itself."""
+    return tuple(
+        replace(each, fix=Fix(_RELAUNCH.sub("", each.fix), variant=each.fix.variant, values=each.fix.values))
+        for each in findings
+    )

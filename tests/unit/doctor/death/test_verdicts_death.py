@@ -20,8 +20,8 @@ from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.apply_rules import judge_by_rules
-from aboard.doctor.death.classify_end import omit_relaunch
 from aboard.doctor.death.rules import DEATH_RULES, conclude_run
+from aboard.doctor.shared.fix_commands import omit_relaunch
 
 PLAN = Plan(
     run="r",

@@ -1,6 +1,7 @@
 """What an active run of Aboard's holds on a node is named as that run, and only `aboard stop` may end it."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from supervisor_runs import Run, held
 from aboard.agent.inspect import leftover_runs
 from aboard.agent.network import port_owners
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.evidence.node_snapshot import RankSnapshot
 from aboard.core.plan.plan import Start
 from aboard.core.probes.facts import Facts
@@ -20,7 +21,7 @@ from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.rules import report_port_owner
 from aboard.doctor.host.busy_gpus import GPU_PROCESSES, GpuProcess, find_busy_gpus
-from aboard.doctor.host.leftovers import LEFTOVERS, parse_leftovers
+from aboard.doctor.host.leftovers import LEFTOVERS, find_active_runs, parse_leftovers
 from aboard.doctor.host.memory import AVAILABLE_MEMORY, MEMORY, find_low_memory
 from aboard.doctor.network.mesh_probe import MESH
 from aboard.doctor.network.mesh_result import MeshResult, OccupiedPort
@@ -65,6 +66,16 @@ def test_gpus_of_an_active_run_and_of_others() -> None:
     assert own.fix.startswith("aboard stop brave-otter ")
     assert "1 process holds 20 MiB of GPU memory: 7" in other.seen
     assert "185" not in other.fix
+
+
+def test_an_active_run_is_named_before_another_one_shares_its_nodes() -> None:
+    """Once for all of its nodes, before a launch and in a check; not in a Slurm job, where Slurm decides that."""
+    (finding,) = find_active_runs(facts())
+    assert (finding.code, finding.severity, finding.nodes) == ("host-active-run", Severity.WARN, ("n1",))
+    assert finding.seen == "run brave-otter is active on n1"
+    assert finding.fix == "aboard stop brave-otter    # or wait for its end: aboard status brave-otter --follow"
+    slurm = Cluster(nodes=(Node(name="n1", transport=TransportKind.SLURM),))
+    assert list(find_active_runs(replace(facts(), cluster=slurm))) == []
 
 
 def test_memory_of_an_active_run() -> None:

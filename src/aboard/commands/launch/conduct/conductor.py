@@ -26,7 +26,8 @@ from aboard.core.run.recovery.recovery_policy import Action, Recovery, StallActi
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.doctor.death.classify_end import classify_end, omit_relaunch
+from aboard.doctor.death.classify_end import classify_end
+from aboard.doctor.shared.fix_commands import omit_relaunch
 from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
 from aboard.trainer.diagnoses import checkpoint
