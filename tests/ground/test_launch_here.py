@@ -21,10 +21,16 @@ class Here:
     def put(self, name: str, text: str) -> None:
         (self.path / name).write_text(text)
 
-    def aboard(self, *argv: str) -> "subprocess.CompletedProcess[str]":
+    def aboard(self, *argv: str, stderr: int = subprocess.PIPE) -> "subprocess.CompletedProcess[str]":
         env = {**os.environ, "XDG_STATE_HOME": str(self.path / "state"), "COLUMNS": "100"}
         return subprocess.run(
-            [sys.executable, "-m", "aboard", *argv], cwd=self.path, env=env, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "aboard", *argv],
+            cwd=self.path,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            check=False,
         )
 
     def launch(self, *argv: str) -> "subprocess.CompletedProcess[str]":
@@ -102,7 +108,7 @@ def test_env_comes_from_options_and_files(here: Here) -> None:
 
 
 def test_a_dry_run_starts_nothing(here: Here) -> None:
-    """It shows the plan, as text, as JSON, or for another launcher, and leaves no run behind."""
+    """It shows the plan, as text, as JSON, or for another launcher, after what would stop the run; and leaves no run."""
     text = here.launch("--dry-run", "--ranks", "2", "--", "say.py", "x")
     assert text.returncode == 0, text.stderr
     assert "2 ranks" in text.stdout
@@ -110,6 +116,9 @@ def test_a_dry_run_starts_nothing(here: Here) -> None:
     plan = json.loads(here.launch("--dry-run", "--json", "--ranks", "2", "--", "say.py").stdout)
     assert plan["world"] == 2
     assert "--nproc-per-node 2" in here.launch("--dry-run", "--as", "torchrun", "--ranks", "2", "--", "say.py").stdout
+    merged = here.aboard("launch", "--dry-run", "--ranks", "2", "--", "gone.py", stderr=subprocess.STDOUT)
+    assert merged.returncode == 2
+    assert 0 <= merged.stdout.find("software-program") < merged.stdout.find("dry-run")
     assert not (here.path / "state").exists()
 
 

@@ -137,13 +137,13 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
         return 0
     print_notes(spec.notes)
     findings = [finding for finding in found if finding.severity > Severity.INFO]
+    print_findings(Console(stderr=True, highlight=False), findings)
     if as_json:
         click.echo(format_plan_json(plan))
     elif other:
         click.echo(_format_for_launcher(plan, other), nl=False)
     else:
         Console(highlight=False).print(PlanView(plan), crop=False)
-    print_findings(Console(stderr=True, highlight=False), findings)
     return choose_exit_code(findings)
 
 

@@ -146,8 +146,8 @@ def find_active_runs(facts: Facts) -> Iterator[Finding]:
     nodes: dict[str, list[str]] = {}
     for node in facts.cluster:
         if node.transport is not TransportKind.SLURM:
-            for run in list_active_runs(facts, node.name):
-                nodes.setdefault(run.name, []).append(node.name)
+            for active in list_active_runs(facts, node.name):
+                nodes.setdefault(active.name, []).append(node.name)
     for run, names in nodes.items():
         yield host.ACTIVE_RUN.finding(
             nodes=tuple(names),

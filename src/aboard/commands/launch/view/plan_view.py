@@ -36,6 +36,8 @@ CONTAINER = (
     "each node adds the options of its GPUs, and binds the working directory and the NCCL files, InfiniBand devices and"
     " caches that it has"
 )
+# The trainer's settings and paths, as JSON of thousands of characters.
+TRAINING = "ABOARD_TRAINING"
 # `prepend_setup` puts these words before a command: bash -c SCRIPT bash.
 SETUP_WORDS = 4
 ANY_LENGTH = 10_000
@@ -142,9 +144,12 @@ class PlanView:
             same.pop("MASTER_PORT", None)
         if same:
             yield from wrap_labelled(Text("  common   ", style="dim"), _format_variables(same), width)
+        if TRAINING in env.same:
+            settings = f"{TRAINING}, {len(env.same[TRAINING]):,} characters; its settings: aboard train --print-config"
+            yield _render_line("  training ", settings)
         label = "  yours    "
         for name, value in env.same.items():
-            if name not in ours:
+            if name not in {*ours, TRAINING}:
                 yield _render_line(label, _format_variable(name, value))
                 label = " " * len(label)
 

@@ -119,6 +119,14 @@ def test_a_name_that_only_some_ranks_have_is_theirs() -> None:
     assert ["ONLY" in start["env"] for start in node["starts"]] == [False, True]
 
 
+def test_the_settings_of_a_training_are_not_the_users_variables() -> None:
+    """Thousands of characters of JSON are one line with the command that prints the settings."""
+    text = format_plan_text(plan_of(cluster(1), env={"ABOARD_TRAINING": "x" * 1800, "SEED": "1"}))
+    assert "xx" not in text
+    assert "  training ABOARD_TRAINING, 1,800 characters; its settings: aboard train --print-config\n" in text
+    assert "  yours    SEED=1\n" in text
+
+
 def test_what_can_be_typed_means_the_same() -> None:
     """An apostrophe survives every login shell."""
     text = format_plan_text(plan_of(cluster(1, slots=1), program=PROGRAM))
