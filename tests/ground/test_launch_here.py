@@ -108,7 +108,7 @@ def test_env_comes_from_options_and_files(here: Here) -> None:
 
 
 def test_a_dry_run_starts_nothing(here: Here) -> None:
-    """It shows the plan, as text, as JSON, or for another launcher, after what would stop the run; and leaves no run."""
+    """It shows the plan, as text, as JSON, or for another launcher, after what would stop the run; no run is left."""
     text = here.launch("--dry-run", "--ranks", "2", "--", "say.py", "x")
     assert text.returncode == 0, text.stderr
     assert "2 ranks" in text.stdout

@@ -5,6 +5,7 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -133,6 +134,10 @@ def cli() -> None:
 
 def main() -> None:
     """Prints errors with their codes, and maps each kind to an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # An encoding such as ASCII lacks some of our characters.
+            stream.reconfigure(errors="backslashreplace")
     # With `.` in PATH, git and ssh would be taken from a cloned working directory.
     drop_relative_folders(os.environ)
     if "SLURM_JOB_ID" in os.environ:
@@ -167,8 +172,7 @@ def _interrupt_before_time_limit(_number: int, _frame: object) -> NoReturn:
 
 
 def _show_error(error: AboardError) -> None:
-    from rich.console import Console  # noqa: PLC0415 - a command that succeeds need not pay for it
-
     from aboard.commands.shared.error_message import show_error  # noqa: PLC0415 - a command that succeeds need not pay for it
+    from aboard.commands.shared.printed_output import build_console  # noqa: PLC0415 - as above
 
-    show_error(Console(stderr=True, highlight=False), error)
+    show_error(build_console(stderr=True), error)

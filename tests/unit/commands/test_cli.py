@@ -1,5 +1,6 @@
 """The command line as a person meets it: help, typing mistakes, exit codes."""
 
+import io
 import json
 import os
 import select
@@ -13,6 +14,7 @@ import pytest
 from deadlines import slowness
 from typed_commands import aboard
 
+from aboard.commands.command_line import main
 from aboard.commands.sandbox.command import _build_terminal_environment
 from aboard.commands.shared.options.typed_words import find_values, format_typed_command
 from aboard.record.runs import Runs
@@ -250,3 +252,26 @@ def test_values_of_variables_are_found_in_a_command_line() -> None:
     words += ["--set=data.token=5", "--env", "D", "--", "train.py", "--env", "E=6"]
     line = "\0".join(words).encode()
     assert [line[at : at + size].decode() for at, size in find_values(words)] == ["é=1", "2", "3", "5"]
+
+
+def test_a_pipe_gets_no_line_breaks_of_ours_unless_columns_says_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/scripting.md promises, so that grep finds a sentence whole."""
+    sentence = "Workers started with multiprocessing.set_start_method('spawn') inherit no locks."
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert sentence in aboard("why", "hang-lock").stdout
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = aboard("why", "hang-lock").stdout
+    assert sentence not in narrow
+    assert sentence in " ".join(narrow.split())
+
+
+def test_a_sign_that_the_encoding_lacks_is_written_out() -> None:
+    """As an escape, instead of a traceback."""
+    source = io.BytesIO()
+    ascii_text = io.TextIOWrapper(source, "ascii", write_through=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["aboard", "why", "hang-lock"])
+        patch.setattr(sys, "stdout", ascii_text)
+        with pytest.raises(SystemExit):
+            main()
+    assert source.getvalue().startswith(rb"\u2717 hang-lock ")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from aboard.commands.check.check_cluster import CheckReport, check_cluster
 from aboard.commands.check.live_view import show_live_check
@@ -16,7 +15,7 @@ from aboard.commands.check.report_view import CheckReportView, format_check_json
 from aboard.commands.shared.findings.subject_results import SubjectStatus, summarize_subjects
 from aboard.commands.shared.messages.notify_problems import find_notify_problems, find_textfile_problems
 from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
-from aboard.commands.shared.printed_output import print_report
+from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.exit_codes import choose_exit_code
@@ -83,7 +82,7 @@ def check(
     subjects = tuple(replaced.get(each.name, each) for each in subjects)
     if fix:
         subjects = _add_leftover_cleanup(subjects)
-    console = Console(highlight=False)
+    console = build_console()
     spec = RankSpec(environment=find_environment(os.environ))
     with show_live_check(console, quiet=as_json) as watcher:
         checking = check_cluster(cluster, subjects, quick=quick, spec=spec, check_observer=watcher)

@@ -5,10 +5,9 @@ from shlex import join
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-from rich.console import Console
 
 from aboard.commands.shared.options.train_extra import require_train_extra
-from aboard.commands.shared.printed_output import print_report
+from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_files, read_text
 from aboard.config.schema.data_settings import DataSettings, load_data_settings
 from aboard.core.exit_codes import choose_exit_code
@@ -141,7 +140,7 @@ def _inspect_data(request: "DataCheckRequest", *, quiet: bool) -> "DataReport":
     from aboard.commands.data.prepare_data import inspect_data  # noqa: PLC0415 - as above
     from aboard.commands.shared.progress_bar import ReadingView  # noqa: PLC0415 - as above
 
-    console = Console(stderr=True, highlight=False)
+    console = build_console(stderr=True)
     if quiet or not console.is_terminal:
         return inspect_data(request)
     with ReadingView(console, opening="opening the files and the tokenizer …") as reading:
@@ -156,4 +155,4 @@ def _print_report(report: "DataReport", *, as_json: bool, stats: bool, verbose: 
         click.echo(format_data_json(report))
     else:
         view = DataReportView(report, stats=stats, verbose=verbose)
-        print_report(Console(highlight=False), view, format_data_lines(report, stats=stats))
+        print_report(build_console(), view, format_data_lines(report, stats=stats))

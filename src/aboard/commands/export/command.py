@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.options.completion import complete_runs
 from aboard.commands.shared.options.train_extra import require_train_extra
+from aboard.commands.shared.printed_output import build_console
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_list
 
@@ -64,7 +64,7 @@ def export(
     request = ExportRequest(
         what=what, to=to, cache=cache, dtype=dtype, name=checkpoint, merge=merge, trust_remote_code=trust_remote_code
     )
-    console = Console(highlight=False)
+    console = build_console()
     shown = console.is_terminal and not as_json
     with console.status(f"exporting {what}") if shown else nullcontext() as status:
 

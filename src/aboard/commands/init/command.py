@@ -17,7 +17,7 @@ from aboard.commands.shared.copyable_commands import REMARK, CopyableCommands
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.options.completion import complete_nodes
-from aboard.commands.shared.printed_output import print_report
+from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.input_files import DEFAULT_FILE
 from aboard.config.node_search import FoundNodes, find_nodes
 from aboard.config.this_machine import inspect_this_machine
@@ -126,7 +126,7 @@ def init(
     click.echo(f"Nodes from {escape_text(nodes.source, 200)}: {names}", err=as_json)
     if nodes.guessed and not yes:
         _ask_consent()
-    console = Console(highlight=False)
+    console = build_console()
     found = _discover(nodes, console, quiet=as_json)
     write_starter_file(output, nodes, found, action)
     summary = InitSummary(found, output=output, action=action, default=output == DEFAULT_FILE)

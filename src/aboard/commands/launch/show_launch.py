@@ -24,7 +24,7 @@ from aboard.commands.launch.view.plan_view import PlanView
 from aboard.commands.launch.view.secret_redaction import build_redactor
 from aboard.commands.shared.check_resume import TrainingFinished
 from aboard.commands.shared.options.typed_words import format_typed_command
-from aboard.commands.shared.printed_output import print_findings, print_notes
+from aboard.commands.shared.printed_output import build_console, print_findings, print_notes
 from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_ERROR, EXIT_FAILED, choose_exit_code
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
@@ -44,7 +44,7 @@ async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
     """Runs the launch at this terminal and returns the run's exit code."""
     await _send_files(spec, dialer)
     session = LaunchSession(spec)
-    console = Console(highlight=False)
+    console = build_console()
     view = LaunchView(console, session.run)
     for note in spec.notes:
         view.say(f"note: {escape_lines(note)}")
@@ -137,13 +137,13 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
         return 0
     print_notes(spec.notes)
     findings = [finding for finding in found if finding.severity > Severity.INFO]
-    print_findings(Console(stderr=True, highlight=False), findings)
+    print_findings(build_console(stderr=True), findings)
     if as_json:
         click.echo(format_plan_json(plan))
     elif other:
         click.echo(_format_for_launcher(plan, other), nl=False)
     else:
-        Console(highlight=False).print(PlanView(plan), crop=False)
+        build_console().print(PlanView(plan), crop=False)
     return choose_exit_code(findings)
 
 
@@ -156,9 +156,7 @@ def _capture_launch(spec: LaunchSpec) -> tuple[LaunchSpec | LaunchResult, Facts]
 
 
 def _print_refusal(result: LaunchResult) -> int:
-    print_findings(
-        Console(stderr=True, highlight=False), [each for each in result.reasons if each.severity > Severity.INFO]
-    )
+    print_findings(build_console(stderr=True), [each for each in result.reasons if each.severity > Severity.INFO])
     return EXIT_BLOCKED
 
 
@@ -195,7 +193,7 @@ def show_trial(spec: LaunchSpec) -> int:
             return _print_refusal(captured)
         spec = captured
     run = LaunchSession(spec).run
-    console = Console(highlight=False)
+    console = build_console()
     report, results = asyncio.run(run_trial(spec, run, partial(_print_group, console)))
     if results is None:
         print_findings(console, [finding for finding in report.findings if finding.severity > Severity.INFO])

@@ -27,7 +27,7 @@ from aboard.commands.runs.status import (
 from aboard.commands.shared.conductor_client import ask_progress, watch_progress
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.options.completion import complete_runs
-from aboard.commands.shared.printed_output import end_at_closed_pipe, print_findings, print_report
+from aboard.commands.shared.printed_output import build_console, end_at_closed_pipe, print_findings, print_report
 from aboard.core.run.run_progress import RunProgress, describe_attempt
 from aboard.core.run.run_state import GenerationEnd
 from aboard.record.run_directory import RunDirectory
@@ -48,7 +48,7 @@ def status(run: str | None, live: bool, every: bool, as_json: bool) -> None:
     RUN is a run's name or a prefix of it. With --follow, the default is the latest run.
     """
     runs = Runs.of(os.environ)
-    console = Console(highlight=False)
+    console = build_console()
     if run is None and not live:
         shown = runs.all() if every else runs.all()[:MAX_RUNS]
         summaries = tuple(list_summaries(shown, find_slurm_runs(shown)))

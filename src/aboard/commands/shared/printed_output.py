@@ -11,6 +11,17 @@ from rich.console import Console, RenderableType
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines
 
+# The width of a pipe or a file.
+UNBROKEN = 100_000
+
+
+def build_console(*, stderr: bool = False) -> Console:
+    """A console that breaks lines at the width of a terminal, or of COLUMNS, and none in a pipe or a file."""
+    console = Console(highlight=False, stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNBROKEN
+    return console
+
 
 def print_notes(notes: Iterable[str | None]) -> None:
     """Prints the notes that there are on stderr; they stop nothing."""

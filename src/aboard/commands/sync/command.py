@@ -13,7 +13,7 @@ from rich.console import Console
 from aboard.commands.shared.error_message import show_error
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
-from aboard.commands.shared.printed_output import print_findings, print_report
+from aboard.commands.shared.printed_output import build_console, print_findings, print_report
 from aboard.commands.sync.sync_view import (
     format_collected_json,
     format_left_out,
@@ -60,7 +60,7 @@ async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json:
         for each in found:
             click.echo(_describe(each))
         for error in {error.code: error for error in errors}.values():
-            await asyncio.to_thread(show_error, Console(stderr=True, highlight=False), error)
+            await asyncio.to_thread(show_error, build_console(stderr=True), error)
     return EXIT_FAILED if errors else 0
 
 
@@ -157,7 +157,7 @@ async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequen
     async with NodeDialer(choose_bulk_transport) as dialer:
         dialer.begin(nodes)
         trees = await asyncio.to_thread(_scan, where, options)
-        console = Console(highlight=False)
+        console = build_console()
         findings: list[Finding] = []
         results = await sync_with_progress(
             console,
@@ -212,5 +212,5 @@ def _show_results(
         from aboard.commands.shared.error_message import show_error  # noqa: PLC0415 - errors are rare
 
         for error in errors.values():
-            show_error(Console(stderr=True, highlight=False), error)
+            show_error(build_console(stderr=True), error)
     return EXIT_FAILED if errors else 0

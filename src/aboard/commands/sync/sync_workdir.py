@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from aboard.commands.shared.number_format import format_count
+from aboard.commands.shared.printed_output import build_console
 from aboard.commands.sync.sync_view import PlainSyncProgress, SyncProgressView, format_left_out
 from aboard.commands.sync.trees.source_tree import SourceTree
 from aboard.commands.sync.trees.sync_sources import list_left_out, load_training_files, scan_working_directory
@@ -35,7 +36,7 @@ async def send_working_directory(cluster: Cluster, dialer: NodeDialer, limit: in
     if not nodes:
         return
     tree = await asyncio.to_thread(_scan)
-    console = Console(highlight=False, stderr=True)
+    console = build_console(stderr=True)
     amount = f"{format_count(len(tree.files), 'file')}, {format_size(tree.bytes)}"
     if tree.bytes > limit:
         # A link that waits for an answer would be lost: its agent ends after half a minute.

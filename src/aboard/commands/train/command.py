@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from aboard.commands.launch.run_options import (
     CHECK_OPTION,
@@ -25,7 +24,7 @@ from aboard.commands.launch.run_options import (
 from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
 from aboard.commands.shared.options.train_extra import require_train_extra
 from aboard.commands.shared.options.typed_words import format_typed_command
-from aboard.commands.shared.printed_output import print_report
+from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallAction
@@ -148,4 +147,4 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
 def _print_settings(config: "TrainSettings") -> None:
     from aboard.commands.train.config_view import TrainConfigView, format_config_lines  # noqa: PLC0415 - for those who ask
 
-    print_report(Console(highlight=False), TrainConfigView(config.choices), format_config_lines(config.choices))
+    print_report(build_console(), TrainConfigView(config.choices), format_config_lines(config.choices))

@@ -16,7 +16,13 @@ from aboard.commands.launch.show_launch import print_dry_run, run_attached, run_
 from aboard.commands.launch.slurm.show_job import print_batch_script, submit_and_follow
 from aboard.commands.launch.slurm.submit_job import check_submission
 from aboard.commands.shared.number_format import format_count
-from aboard.commands.shared.printed_output import print_findings, print_notes, print_report, print_warnings
+from aboard.commands.shared.printed_output import (
+    build_console,
+    print_findings,
+    print_notes,
+    print_report,
+    print_warnings,
+)
 from aboard.commands.sync.download import OnDownload
 from aboard.commands.sync.sync_files import SyncResult, UploadProgress
 from aboard.commands.train.checkpoints.checkpoint_survey import add_progress
@@ -42,7 +48,7 @@ def prepare_and_train(
     config: TrainSettings, spec: LaunchSpec, *, typed_env: Mapping[str, str], dry: bool, detach: bool
 ) -> int:
     """Prepares the inputs, checks the nodes, copies files, and trains; returns the run's exit code."""
-    reporter = PreparationReporter(Console(highlight=False), config)
+    reporter = PreparationReporter(build_console(), config)
     if reporter.show_early_findings(leave_out(spec.cluster, spec.recovery.spares), spec.request.ranks):
         return EXIT_BLOCKED
     with TrainerProcess(MEMORY_MODULE) as trainer:
@@ -76,7 +82,7 @@ def prepare_and_submit(
     The login node often is the only machine with access to the Internet. Where homes are shared, the job finds what
     was prepared; otherwise its first node prepares it again.
     """
-    reporter = PreparationReporter(Console(highlight=False), config)
+    reporter = PreparationReporter(build_console(), config)
     nodes = tuple(Node(name=f"node{number + 1}", slots=slurm.gpus_per_node) for number in range(slurm.nodes - spares))
     if reporter.show_early_findings(Cluster(nodes=nodes), ranks):
         return EXIT_BLOCKED

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.status import Status
 
 from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
-from aboard.commands.shared.printed_output import print_report
+from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.commands.trust.host_keys import FingerprintFile
 from aboard.commands.trust.node_access import Access
 from aboard.commands.trust.trust_cluster import trust_cluster
@@ -59,12 +59,12 @@ def trust(
     Exit code: 0 all nodes are ready; 2 some are not, with a finding for each; 3 the command is wrong.
     """
     records = TrustRecords.of(os.environ)
-    console = Console(highlight=False)
+    console = build_console()
     terminal = sys.stdin.isatty()
     _refuse_bad_identity(identity)
     access = Access(identity=identity, terminal=terminal, typed=quote_typed_words(["aboard", *sys.argv[1:]]))
     report: TrustReport | UndoReport
-    with TrustProgress(Console(stderr=True, highlight=False)) as progress:
+    with TrustProgress(build_console(stderr=True)) as progress:
         if undo:
             _refuse_with_undo(mesh=mesh, fingerprints=fingerprints)
             nodes = where.cluster().nodes if where.is_given else None

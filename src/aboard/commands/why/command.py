@@ -21,6 +21,7 @@ from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.options.completion import complete_nodes, complete_words, list_run_names
+from aboard.commands.shared.printed_output import build_console
 from aboard.commands.shared.progress_bar import ReadingView
 from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, DiagnosisView
@@ -110,7 +111,7 @@ def why(
     what = _get_single_word(words)
     if as_json and (codes or what in DIAGNOSES_BY_CODE):
         raise click.UsageError("--json explains runs, logs and jobs; it has no codes")
-    console = Console(highlight=False)
+    console = build_console()
     if codes:
         console.print(CodeListView(ALL_SUBJECTS), crop=False)
     elif what is not None and what in DIAGNOSES_BY_CODE:
@@ -188,7 +189,7 @@ def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         click.echo(dump_json(explanation))
     elif explanation.findings:
-        console = Console(highlight=False)
+        console = build_console()
         console.print(FindingsView(explanation.findings, in_full=True), crop=False)
         click.secho(f"aboard why {explanation.findings[0].code}    # explains this code", dim=True)
     else:
@@ -204,7 +205,7 @@ def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
 def _read_logs(names: Sequence[str]) -> LogExplanation:
     if not sys.stderr.isatty():
         return diagnose_logs(names)
-    with ReadingView(Console(stderr=True, highlight=False)) as reading:
+    with ReadingView(build_console(stderr=True)) as reading:
         return diagnose_logs(names, progress=reading.update)
 
 
@@ -217,7 +218,7 @@ def print_bundle_verdict(name: str, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         click.echo(dump_json(explain_judgement(judgement)))
     elif judgement.why.findings or judgement.changed:
-        Console(highlight=False).print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
+        build_console().print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
     else:
         click.echo("nothing wrong was found")
     sys.exit(choose_exit_code(judgement.why.findings, blocking=Severity.INFO))

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.labelled_text import wrap_labelled
+from aboard.commands.shared.printed_output import build_console
 from aboard.commands.why.external_jobs import ExternalJobVerdict, diagnose_external_job
 from aboard.commands.why.verdict_view import VerdictView
 from aboard.config.cluster_loader import load_cluster
@@ -118,7 +119,7 @@ def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool
         click.echo(dump_json(_build_explanation(judgement)))
     else:
         view = ExternalJobView(judgement.world, judgement.evidence, judgement.why, verbose=verbose)
-        Console(highlight=False).print(view, crop=False)
+        build_console().print(view, crop=False)
     sys.exit(choose_exit_code(judgement.why.findings[:1], blocking=Severity.WARN))
 
 

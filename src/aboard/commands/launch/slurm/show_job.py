@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import click
-from rich.console import Console
 
 from aboard.commands.launch.background_run import format_run_commands
 from aboard.commands.launch.slurm.follow_job import follow_run, refuse_failed_start
 from aboard.commands.launch.slurm.submit_job import SubmittedRun, format_script, submit_run
 from aboard.commands.launch.view.job_view import JobView
-from aboard.commands.shared.printed_output import print_notes
+from aboard.commands.shared.printed_output import build_console, print_notes
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.slurm.job_state import JobPhase, describe_end
 from aboard.core.slurm.slurm_settings import SlurmSettings
@@ -38,7 +37,7 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
 
 def _follow(submitted: SubmittedRun, settings: SlurmSettings) -> int:
     run = submitted.run.id
-    view = JobView(Console(highlight=False), run, clock=datetime.now)
+    view = JobView(build_console(), run, clock=datetime.now)
     try:
         followed = asyncio.run(follow_run(submitted.run, submitted.job, view))
     except KeyboardInterrupt:

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from aboard.commands.shared.printed_output import print_report
+from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.commands.sync.environment.environment_view import (
     EnvironmentProgressView,
     PlainEnvironmentProgress,
@@ -42,7 +41,7 @@ def sync_active_environment(nodes: Sequence[Node], *, path: str | None, dry: boo
     `path` is another path of it there, which later commands use as well. Without one, an environment whose own path no
     node's user may write goes below their home.
     """
-    console = Console(highlight=False)
+    console = build_console()
     run = partial(_run_where_possible, nodes, path, dry=dry)
     if as_json:
         result = run(lambda _progress: None)
