@@ -33,14 +33,16 @@ OUTCOME_TEXTS = {
     "silent": "connections open, but no byte comes back",
     "stalled": "small messages pass, but 64 KiB messages do not come back",
 }
-PORT_TEXTS = {"every": "any port", "rendezvous": "the rendezvous port {port}", "ephemeral": "ephemeral ports"}
+PORT_TEXTS = {PortKind.RENDEZVOUS: "the rendezvous port {port}", PortKind.EPHEMERAL: "ephemeral ports"}
 _PREPOSITIONS = {FaultShape.IN: "to", FaultShape.OUT: "from", FaultShape.BOTH: "to and from"}
 _ALL_PORTS = "1024:65535"
 
 
 def describe_fault(mesh: MeshResult, fault: ConnectionFault) -> str:
     """Which nodes can't connect to which, on which ports, and with what outcome."""
-    ports = PORT_TEXTS[fault.scope].format(port=mesh.port)
+    tried = [port for port in PortKind if any((*pair, port) in mesh.tries for pair in fault.pairs)]
+    kinds = tried if fault.scope == "every" else [PortKind(fault.scope)]
+    ports = " and ".join(PORT_TEXTS[kind] for kind in kinds).format(port=mesh.port)
     only = "" if fault.scope == "every" else " (other ports work)"
     many = len(fault.nodes) > 1
     names = format_list(fault.nodes) if many else f"{fault.nodes[0]} ({find_node_address(mesh, fault.nodes[0])})"

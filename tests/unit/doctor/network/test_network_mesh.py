@@ -123,6 +123,15 @@ def test_a_mute_node() -> None:
     assert "OUTPUT" in judged(mesh)[0].fix
 
 
+def test_only_ports_that_were_tried_are_said_to_fail() -> None:
+    """A firewall may let others through: ssh works, or there would be no check."""
+    assert "peers on the rendezvous port 29500 and ephemeral ports; " in judged(made(4, wrong(into("n3", 4))))[0].seen
+    mesh = made(4, wrong(into("n3", 4), ports=(PortKind.EPHEMERAL,)))
+    only = {place: attempt for place, attempt in mesh.tries.items() if place[2] is PortKind.EPHEMERAL}
+    assert "peers on ephemeral ports; " in judged(replace(mesh, tries=only))[0].seen
+    assert "peers on ephemeral ports (other ports work); " in judged(mesh)[0].seen
+
+
 def test_a_node_that_is_cut_off() -> None:
     """Both ways are one finding."""
     assert blamed(made(8, wrong(into("n5", 8) + out_of("n5", 8)))) == [("dropped", "every", FaultShape.BOTH, ("n5",))]
