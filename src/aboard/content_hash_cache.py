@@ -7,6 +7,7 @@ from pathlib import Path
 from time import time_ns
 
 from aboard.agent.private_folders import make_private_folder
+from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.files import local_files
 from aboard.durable_files import compute_sha256, hold_lock, write_atomically
@@ -93,7 +94,7 @@ def make_changed_error(path: Path) -> AboardError:
 def _load_hashes(path: Path) -> dict[str, list[int | str]]:
     """The cached hashes; empty if the file is missing or invalid, so that everything is hashed again."""
     try:
-        hashes = json.loads(path.read_bytes())
+        hashes = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return {name: entry for name, entry in hashes.items() if isinstance(entry, list) and len(entry) == 5}  # noqa: PLR2004 - the stamp and the hash

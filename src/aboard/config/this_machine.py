@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aboard.agent.private_folders import OTHERS_WRITE, close_to_others, make_private_folder
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
+from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import run_records
@@ -126,7 +127,7 @@ def _list_places(python: Path, environ: "Mapping[str, str]") -> tuple[str, ...]:
 def _read_places(file: Path) -> dict[str, str]:
     try:
         with file.open("rb") as opened:
-            places = json.loads(opened.read(_PLACES_BYTES))
+            places = parse_json(opened.read(_PLACES_BYTES))
     except (OSError, ValueError):
         return {}
     known = places if isinstance(places, dict) else {}

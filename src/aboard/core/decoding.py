@@ -13,6 +13,7 @@ A wrong or missing field takes its default; without a default, its object is ref
 the whole value. Every size is limited, so that a malicious node can't fill the head's memory.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -29,10 +30,12 @@ T = TypeVar("T")
 Decoder = Callable[[object], Any]
 _IP = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,32})?")
 _CHARACTERS, _ELEMENTS, _EXACT = 400, 256, 2**53
+# JSON such as `[],[],[],…` takes twenty times its size in memory. Deeper values could not be encoded or walked through.
+_MOST_BYTES, _MOST_VALUES, _MOST_DEPTH = 256 * 2**20, 16_000_000, 64
 
 
 class DecodeError(ValueError):
-    """The JSON doesn't match the type; the message names the field."""
+    """The bytes are no JSON, or it doesn't match the type; the message names the field."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +121,34 @@ HostName = Annotated[str, CustomDecoder(_make_name_decoder(find_host_error))]
 UserName = Annotated[str, CustomDecoder(_make_name_decoder(find_user_error))]
 
 
+def parse_json(data: bytes | str) -> Any:
+    """Parses JSON of limited size and depth, or raises a DecodeError."""
+    return decode_with(_parse_limited, data)
+
+
+def try_parse_json(data: bytes | str) -> Any:
+    """Like `parse_json`; None for what isn't JSON."""
+    try:
+        return parse_json(data)
+    except DecodeError:
+        return None
+
+
+def decode_with(parse: Callable[[Any], T], value: Any) -> T:
+    """What `parse` makes of a foreign value; whatever it raises becomes a DecodeError."""
+    try:
+        return parse(value)
+    except DecodeError:
+        raise
+    except Exception as error:
+        # No list of types is complete: ValueError, UnicodeError, KeyError and TypeError of wrong content, OverflowError
+        # of numbers, RecursionError of depth, MemoryError of size; a missed one would be a traceback instead of a name.
+        raise DecodeError(f"{type(error).__name__}: {escape_text(str(error), 100)}") from error
+
+
 def decode(kind: type[T], value: object, *, strict: bool = False) -> T:
     """Decodes the JSON value as this type; raises a DecodeError if it doesn't match."""
-    try:
-        decoded: T = _build_decoder(cast("Any", kind), strict)(value)
-    except RecursionError:
-        raise DecodeError("nested too deeply") from None
-    return decoded
+    return decode_with(_build_decoder(cast("Any", kind), strict), value)
 
 
 def make_decoder(kind: Any, *, strict: bool = False) -> Decoder:
@@ -138,6 +162,21 @@ def try_decode(kind: type[T], value: object) -> T | None:
         return decode(kind, value)
     except DecodeError:
         return None
+
+
+def _parse_limited(data: bytes | str) -> Any:
+    signs = (",", "[", "{")
+    commas, *brackets = (data.count(each.encode() if isinstance(data, bytes) else each) for each in signs)  # type: ignore[arg-type]  # as data
+    if len(data) > _MOST_BYTES or commas + sum(brackets) > _MOST_VALUES:
+        raise DecodeError("too long")
+    value = json.loads(data)
+    level = [value] if sum(brackets) > _MOST_DEPTH else []
+    for _ in range(_MOST_DEPTH):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+    if level:
+        raise DecodeError("nested too deeply")
+    return value
 
 
 @cache

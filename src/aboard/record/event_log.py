@@ -5,14 +5,13 @@ per attempt, and up to 8 exceptions of 20 kB: 1.4 MB for 8 ranks. Checkpoints ar
 minutes for 4 weeks have 32,000 events of 400 bytes, 13 MB. A link that is lost once an hour adds 0.3 MB.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aboard.core.decoding import try_decode
+from aboard.core.decoding import parse_json, try_decode
 from aboard.core.run.events import Event
 from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses.untrusted import Untrusted
@@ -67,7 +66,7 @@ class EventLog:
 def read_events(path: Path, *, skip: Callable[[dict[str, Any]], bool] | None = None) -> Iterator[Event]:
     """The events in the order written, without those to `skip`; `dropped` marks where some are missing."""
     at = 0.0
-    for entry in read_entries(path, choose_decoder() if skip else json.loads):
+    for entry in read_entries(path, choose_decoder() if skip else parse_json):
         if skip and skip(entry):
             continue
         event = decode_event(entry) or Event(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from aboard.core.decoding import Lines, MaxLength, decode
+from aboard.core.decoding import Lines, MaxLength, decode, try_parse_json
 from aboard.core.evidence.verdict import Judgement, RuledOut
 from aboard.diagnoses import NO_FIX, Finding, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis, recall_fix
@@ -100,8 +100,8 @@ class DocumentWriter:
 def read_document(path: Path) -> Any:
     """The parsed file; None if it doesn't exist or isn't JSON."""
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return try_parse_json(path.read_bytes())
+    except OSError:
         return None
 
 
@@ -109,9 +109,8 @@ def read_training(plan: Any) -> dict[str, Any] | None:
     """The training settings in a recorded plan; None for a run that is not a training."""
     match plan:
         case {"env": {"ABOARD_TRAINING": str(text)}}:
-            with suppress(ValueError):
-                training = json.loads(text)
-                return training if isinstance(training, dict) and isinstance(training.get("output_dir"), str) else None
+            training = try_parse_json(text)
+            return training if isinstance(training, dict) and isinstance(training.get("output_dir"), str) else None
     return None
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from aboard.core.decoding import DecodeError, decode_with, parse_json
 from aboard.diagnoses.untrusted import encode_text
 from aboard.record.run_directory import PRIVATE_FILE
 
@@ -57,7 +58,7 @@ class Journal:
         self.size += len(data)
 
 
-def read_entries(path: Path, decode: Callable[[bytes], Any] = json.loads) -> Iterator[dict[str, Any]]:
+def read_entries(path: Path, decode: Callable[[bytes], Any] = parse_json) -> Iterator[dict[str, Any]]:
     """The entries in order; skips a torn last line, and counts any other unreadable line as dropped."""
     try:
         file = path.open("rb")
@@ -68,8 +69,8 @@ def read_entries(path: Path, decode: Callable[[bytes], Any] = json.loads) -> Ite
             if not line.endswith(b"\n"):
                 return
             try:
-                entry = decode(line)
-            except ValueError:
+                entry = decode_with(decode, line)
+            except DecodeError:
                 entry = None
             yield entry if isinstance(entry, dict) else {"dropped": 1}
 

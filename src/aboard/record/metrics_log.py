@@ -1,12 +1,12 @@
 """The lines of the trainer's metrics.jsonl on the head, of all generations of a run."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from aboard.core.decoding import DecodeError, decode_with, parse_json
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_lines_journal import Journal
 from aboard.record.measurement_log import find_stage
@@ -64,7 +64,9 @@ class MetricsLog:
         *lines, rest = (self._partial + data).split(b"\n")
         self._partial = rest[-_LINE_BYTES:]
         for raw in lines:
-            if (line := _parse_trainer_line(raw, at, generation)) is None:
+            try:
+                line = decode_with(lambda raw: _parse_trainer_line(raw, at, generation), raw)
+            except DecodeError:
                 self._thinned += 1
             else:
                 self.take(line)
@@ -112,13 +114,10 @@ def _parse_line(entry: Mapping[str, Any]) -> MetricsLine:
     )
 
 
-def _parse_trainer_line(raw: bytes, at: float, generation: int) -> MetricsLine | None:
-    try:
-        entry = json.loads(raw)
-        figures = select_figures(entry)
-        step = as_count(entry["step"])
-    except (LookupError, TypeError, ValueError, RecursionError):
-        return None
+def _parse_trainer_line(raw: bytes, at: float, generation: int) -> MetricsLine:
+    entry = parse_json(raw)
+    figures = select_figures(entry)
+    step = as_count(entry["step"])
     for name in ("step", "time", "generation"):
         figures.pop(name, None)
     return MetricsLine(

@@ -1,11 +1,11 @@
 """Reads files of JSON lines that may be torn, foreign or hostile: what can't be read is counted."""
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeGuard, TypeVar
 
+from aboard.core.decoding import DecodeError, decode_with, parse_json
 from aboard.diagnoses.untrusted import escape_text
 
 T = TypeVar("T")
@@ -38,15 +38,22 @@ class RecordLines(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         self.dropped = 0
         decode = choose_decoder()
+
+        def parse(line: bytes) -> T | None:
+            entry = decode(self._shorten(line) if self._shorten else line)
+            if "dropped" in entry:
+                self.dropped += as_count(entry["dropped"])
+                return None
+            return self._parse(entry)
+
         for line in self._read_lines():
             try:
-                entry = decode(self._shorten(line) if self._shorten else line)
-                if "dropped" in entry:
-                    self.dropped += as_count(entry["dropped"])
-                elif (value := self._parse(entry)) is not None:
-                    yield value
-            except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+                value = decode_with(parse, line)
+            except DecodeError:
                 self.dropped += 1
+            else:
+                if value is not None:
+                    yield value
 
     def _read_lines(self) -> Iterator[bytes]:
         try:
@@ -70,7 +77,7 @@ def choose_decoder() -> Callable[[bytes], Any]:
             return from_json(line)
         except ValueError:
             # It refuses lone surrogates, which the names of files may have.
-            return json.loads(line)
+            return parse_json(line)
 
     return decode
 

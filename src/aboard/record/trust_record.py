@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from aboard.agent.private_folders import make_private_folder
 from aboard.core.cluster.node import Node
-from aboard.core.decoding import DecodeError, HostName, Matching, MaxLength, UserName, decode
+from aboard.core.decoding import DecodeError, HostName, Matching, MaxLength, UserName, decode, parse_json
 from aboard.core.trust.file_changes import FileChange, RecordedText
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.nodes import trust
@@ -153,7 +153,7 @@ class MachineRecord:
 
 def _decode_machine(data: bytes) -> TrustedMachine:
     """Every field is required: what a damaged record lacks could not be undone."""
-    document = json.loads(data)
+    document = parse_json(data)
     if not isinstance(document, dict) or not document.keys() >= {field.name for field in fields(TrustedMachine)}:
         raise DecodeError("expected all fields")
     return decode(TrustedMachine, document, strict=True)

@@ -58,6 +58,8 @@ OLDEST_SECONDS = 3600.0
 # A pipe takes so much at once or not at all; a trainer's line has 1 kB.
 LINE_BYTES = 4096
 NO_LINES = -1
+# When it came to collectives (a group's key, name, sequence numbers, times and last number), or why that is unknown.
+ARRIVALS, IDLE = {"groups": [(str, str, [int], [int], int)]}, {"why": str}
 JOIN_FIELDS = {"host": str, "port": int, "world": int, "rank": int, "master": bool}
 
 
@@ -100,7 +102,8 @@ class BeaconState:
         elif "metrics" in message:
             self.metrics = _parse_metrics(message["metrics"])
         elif "arrivals" in message:
-            self.arrivals = dict(message["arrivals"])
+            kinds = ARRIVALS if "groups" in message["arrivals"] else IDLE
+            self.arrivals = frames.decode_fields(message["arrivals"], kinds)
         else:
             return False
         return True
@@ -260,8 +263,9 @@ class BeaconReceiver:
             for _ in range(most):
                 data, extra, _flags, _from = self._talk.recvmsg(DATAGRAM_BYTES, socket.CMSG_SPACE(CREDENTIALS.size))
                 try:
-                    self._take(frames.unpack(data), _read_sender_pid(extra))
-                except Exception:  # noqa: BLE001 - whatever a rank sends, the others must not lose their supervisor
+                    pid = _read_sender_pid(extra)
+                    frames.decode_with(lambda data, pid=pid: self._take(frames.unpack(data), pid), data, "no report")
+                except frames.FrameError:
                     self.malformed += 1
 
     def _take(self, message: frames.Message, sender: int) -> None:
@@ -382,16 +386,20 @@ def _read_fatal_stack(path: str) -> str:
 
 def _read_error_file(path: str) -> dict[str, str] | None:
     """What torch's `record` wrote: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": …}}}."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        message = frames.unpack(_read_end(path))["message"]
-        # A process that died in C++ leaves only the message.
-        text = message if isinstance(message, str) else str(message["message"])
-        trace = "" if isinstance(message, str) else str(message["extraInfo"]["py_callstack"])
-        kind, colon, rest = text.partition(": ")
-        if not colon or not kind.replace(".", "").isidentifier():
-            kind, rest = "", text
-        return {"type": kind, "message": rest, "trace": trace}
+    with contextlib.suppress(OSError, frames.FrameError):
+        return frames.decode_with(_parse_error_file, _read_end(path), "no error file of torch")
     return None
+
+
+def _parse_error_file(data: bytes) -> dict[str, str]:
+    message = frames.unpack(data)["message"]
+    # A process that died in C++ leaves only the message.
+    text = message if isinstance(message, str) else str(message["message"])
+    trace = "" if isinstance(message, str) else str(message["extraInfo"]["py_callstack"])
+    kind, colon, rest = text.partition(": ")
+    if not colon or not kind.replace(".", "").isidentifier():
+        kind, rest = "", text
+    return {"type": kind, "message": rest, "trace": trace}
 
 
 def _read_end(path: str) -> bytes:

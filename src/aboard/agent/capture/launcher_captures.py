@@ -44,6 +44,11 @@ PROGRAM = """#!/bin/sh
 ' '''
 import sys; sys.modules["aboard_capture"].run_program(%r, sys.argv[1:])
 """
+# What a launcher's process sends.
+DOCUMENT = {
+    "launcher": str, "argv": [str], "cwd": str, "env": {str: str}, "limits": {str: frames.Signed}, "python": str,
+    "files": {str: str}, "script": str, "line": int,
+}  # fmt: skip
 MOST_BYTES = 1024 * 1024
 MOST_CAPTURES = 64
 LAUNCHER_CHARS = 100
@@ -159,7 +164,7 @@ class LauncherCaptures:
             document = build_document(
                 frames.unpack(body), self._scripts[connection.child][0], os.path.join(self._directory, FOLDER)
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except ValueError as error:
             connection.channel.send({"refused": "%s: %s" % (type(error).__name__, error)})
             return
         if is_contained(pid):
@@ -257,24 +262,19 @@ class _Connection:
 
 def build_document(message: frames.Message, started_with: Mapping[str, str], folder: str) -> dict[str, Any]:
     """What the head gets of a launcher: its variables only as far as the script has changed them."""
-    env = {str(name): str(value) for name, value in message["env"].items()}
+    document = frames.decode_fields(message, DOCUMENT)
+    env = document["env"]
     before = {name: value for name, value in started_with.items() if _is_scripts_own(name)}
     limits = read_limits()
     for name, own in (("PATH", os.path.join(folder, "bin")), ("PYTHONPATH", folder)):
         _remove_entry(env, name, own, before)
     return {
-        "launcher": str(message["launcher"]),
-        "argv": [str(word) for word in message["argv"]],
-        "cwd": str(message["cwd"]),
+        **document,
         "env": {name: value for name, value in env.items() if _is_scripts_own(name) and before.get(name) != value},
         "removed": sorted(before.keys() - env.keys()),
         # Ours are those that the script was started with.
-        "limits": {str(name): int(soft) for name, soft in message["limits"].items() if soft != limits.get(name)},
-        "python": str(message["python"]),
+        "limits": {name: soft for name, soft in document["limits"].items() if soft != limits.get(name)},
         "host": os.uname().nodename,
-        "files": {str(name): str(text) for name, text in message["files"].items()},
-        "script": str(message["script"]),
-        "line": int(message["line"]),
     }
 
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 
-from aboard.agent import process_tree, run_directory
+from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.container.container_command import RUN_LABEL, run_after_setup
 from aboard.agent.container.container_processes import DETACHED_RUNTIMES
 
@@ -24,6 +24,8 @@ RUNTIME_VARIABLES = (
     *("HOME", "PATH", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME"),
     *("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINER_HOST", "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT"),
 )
+# What a line of the record has.
+ENTRY = {"runtime": str, "setup": [str], "env": {str: str}}
 # A rootless Podman on a busy node takes seconds.
 COMMAND_SECONDS = 30.0
 # Podman refuses to remove a container whose processes were killed, and does so at the next try.
@@ -43,14 +45,13 @@ def remove_containers(run: str, directory: str) -> bool:
     """Removes the run's containers; returns whether a runtime was started for that."""
     entries = _read_entries(directory)
     for entry in entries:
-        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+        with contextlib.suppress(OSError):
             _remove_labelled(run, entry)
     return bool(entries)
 
 
 def _remove_labelled(run: str, entry: dict[str, Any]) -> None:
-    runtime = str(entry["runtime"])
-    setup = [str(word) for word in entry["setup"]]
+    runtime, setup = entry["runtime"], entry["setup"]
     # The run's id marks what the runtime itself leaves: Podman starts a process that keeps the user's namespaces.
     env = {**os.environ, **entry["env"], process_tree.RUN_ID: run}
     label = "label=%s=%s" % (RUN_LABEL, run)
@@ -89,9 +90,9 @@ def _add_entry(directory: str, entry: dict[str, Any]) -> None:
 
 def _read_entries(directory: str) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError), open(directory + run_directory.RECORD_SUFFIX, encoding="utf-8") as record:
+    with contextlib.suppress(OSError), open(directory + run_directory.RECORD_SUFFIX, "rb") as record:
         for line in record:
             # The last line may be incomplete on a full disk.
-            with contextlib.suppress(ValueError):
-                entries.append(json.loads(line))
+            with contextlib.suppress(frames.FrameError):
+                entries.append(frames.decode_fields(frames.unpack(line), ENTRY))
     return entries

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 
+from aboard.agent import frames
 from aboard.agent.procfs import parse_environ, read_environ, read_kernel_file, read_link
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -88,8 +89,10 @@ def _dump_stack(pid: int, end: float) -> Stack:
                 check=False,
             )
             if completed.returncode == 0:
-                return format_stack(json.loads(completed.stdout.decode("utf-8", "replace")), pid)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+                return frames.decode_with(
+                    lambda data: format_stack(json.loads(data), pid), completed.stdout, "no stacks"
+                )
+        except (OSError, frames.FrameError) as error:
             error_text = type(error).__name__
             continue
         except subprocess.TimeoutExpired:

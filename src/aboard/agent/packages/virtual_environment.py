@@ -154,7 +154,7 @@ def describe_interpreter(path: str) -> frames.Message | None:
             timeout=DESCRIBE_SECONDS,
             check=True,
         )
-        description: frames.Message = json.loads(ran.stdout.splitlines()[-1])
+        description = frames.unpack(ran.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
         return None
     return description

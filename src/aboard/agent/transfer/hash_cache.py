@@ -9,6 +9,7 @@ import os
 import stat
 import time
 
+from aboard.agent import frames
 from aboard.agent.private_folders import make_private_folder, replace_file
 
 BLOCK = 1024 * 1024
@@ -112,8 +113,8 @@ def _locate_cache(folder: str) -> str:
 
 def _load_cache(path: str) -> dict[str, list[object]]:
     """The saved hashes; none if the file is missing or not ours, so that everything is hashed again."""
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-        entries = json.load(file)
+    with contextlib.suppress(OSError, frames.FrameError), open(path, "rb") as file:
+        entries = frames.decode_with(json.load, file, "no cache of hashes")
         if isinstance(entries, dict):
             return {name: fields for name, fields in entries.items() if isinstance(fields, list) and len(fields) == 5}  # noqa: PLR2004 - the stamp and the hash
     return {}

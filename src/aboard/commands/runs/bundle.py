@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import os
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from aboard import __version__
 from aboard.commands.runs.record_parts import FORMAT, LOGS, MANIFEST, ROOT, encode_json, read_record_parts
+from aboard.core.decoding import parse_json, try_parse_json
 from aboard.core.secrets.secret_names import MASK, is_secret
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError
@@ -94,7 +94,7 @@ def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
     try:
         # Snapshots are large and read only by programs: no indentation.
         return encode_json(
-            scrub.value(redact_plan_value(json.loads(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
+            scrub.value(redact_plan_value(parse_json(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
         )
     except ValueError:
         return None
@@ -143,7 +143,5 @@ def _redact_variable(name: str, value: Any) -> Any:
 
 def _parse_jsonl(data: bytes) -> Iterator[Any]:
     for line in io.BytesIO(data):
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
+        if (entry := try_parse_json(line)) is not None:
+            yield entry

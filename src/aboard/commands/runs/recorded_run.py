@@ -1,7 +1,6 @@
 """Parses a run's record into values. It may come from somebody else, so each part is untrusted and bounded."""
 
 import io
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 from aboard.commands.runs.record_parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.core.decoding import HostName, MaxLength, UserName, Word, decode, try_decode
+from aboard.core.decoding import HostName, MaxLength, UserName, Word, decode, try_decode, try_parse_json
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.evidence.snapshot import Snapshot
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
@@ -219,7 +218,7 @@ def _parse_log_lines(parts: Mapping[str, bytes]) -> Iterator[RecordedLogLine]:
 def _parse_jsonl(parts: Mapping[str, bytes], name: str) -> Iterator[dict[str, Any]]:
     file = io.BytesIO(parts.get(name, b""))
     while line := file.readline(MOST_LINE):
-        entry = parse_json(line)
+        entry = try_parse_json(line)
         if isinstance(entry, dict):
             yield entry
 
@@ -227,12 +226,4 @@ def _parse_jsonl(parts: Mapping[str, bytes], name: str) -> Iterator[dict[str, An
 def _parse_document(parts: Mapping[str, bytes], name: str) -> Any:
     data = parts.get(name, b"")
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
-    return parse_json(data) if len(data) <= MOST_DOCUMENT and values <= MOST_VALUES else None
-
-
-def parse_json(data: bytes) -> Any:
-    """The value, or None for invalid or too deeply nested JSON."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
+    return try_parse_json(data) if len(data) <= MOST_DOCUMENT and values <= MOST_VALUES else None

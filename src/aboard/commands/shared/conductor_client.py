@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aboard.core.decoding import decode
+from aboard.core.decoding import decode, parse_json
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.run_state import WHY_CHARS
@@ -59,7 +59,7 @@ async def _send_request(run: RunDirectory, question: Mapping[str, Any]) -> Async
     try:
         writer.write(json.dumps(question).encode() + b"\n")
         while line := await asyncio.wait_for(reader.readline(), ASK_SECONDS):
-            answer = json.loads(line)
+            answer = parse_json(line)
             if "error" in answer:
                 seen = f"{run.id} has no ranks yet: {escape_text(answer['error'], WHY_CHARS)}"
                 raise AboardError(run_records.RUN_SCRIPT, seen, run=run.id)

@@ -1,9 +1,9 @@
 """Downloads the model once on the head, before ranks start, and reads the limits in its config."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from aboard.core.decoding import parse_json
 from aboard.core.text.hub_names import is_path, looks_like_path, strip_hub_prefix
 from aboard.diagnoses import AboardError, Shell
 from aboard.diagnoses.untrusted import escape_text
@@ -49,8 +49,8 @@ def fetch_model(name: str, *, from_scratch: bool, trust_remote_code: bool = Fals
 def read_model_facts(folder: Path) -> ModelLimits:
     """The limits in config.json; for a multimodal model, those of its text part."""
     try:
-        config: Any = json.loads(read_foreign_file(folder / CONFIG, MOST_JSON, in_model=True))
-    except (OSError, ValueError, RecursionError) as error:
+        config: Any = parse_json(read_foreign_file(folder / CONFIG, MOST_JSON, in_model=True))
+    except (OSError, ValueError) as error:
         seen = f"{folder / CONFIG} can't be read: {escape_text(getattr(error, 'strerror', None) or str(error))}"
         raise AboardError(training.MODEL, seen, "config", path=folder / CONFIG) from None
     if not isinstance(config, dict):

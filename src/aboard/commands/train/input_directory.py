@@ -1,12 +1,11 @@
 """Prepared data or a model, as the files that every node must have."""
 
-import json
 import os
 from pathlib import Path
 
 from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.content_hash_cache import ContentHashCache
-from aboard.core.decoding import DecodeError, decode
+from aboard.core.decoding import DecodeError, decode, parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.files import file_sync, local_files
 from aboard.durable_files import FileEntry
@@ -44,7 +43,7 @@ def build_sync_directory(folder: Path, *, hashes: Path, to: str | None = None) -
 def _read_manifest_files(folder: Path) -> tuple[FileEntry, ...] | None:
     """The files of our manifest; None if there is none."""
     try:
-        content = json.loads((folder / MANIFEST_NAME).read_bytes())
+        content = parse_json((folder / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError):
         return None
     kind = content.get("format") if isinstance(content, dict) else None

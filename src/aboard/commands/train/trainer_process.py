@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aboard
-from aboard.core.decoding import DecodeError, decode
+from aboard.core.decoding import DecodeError, decode, parse_json
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.catalogue import unpack_error
@@ -88,7 +88,7 @@ async def estimate_memory(
 
 def _parse_answer(module: str, out: str, err: str, code: int) -> dict[str, Any]:
     try:
-        answer = json.loads(out.strip().rpartition("\n")[2])
+        answer = parse_json(out.strip().rpartition("\n")[2])
     except ValueError:
         answer = None
     if isinstance(answer, dict) and (error := unpack_error(answer.get("error"))):

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from aboard.commands.runs.record_parts import FORMAT, MANIFEST, ROOT
-from aboard.commands.runs.recorded_run import parse_json, parse_recorded_run
+from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
+from aboard.core.decoding import try_parse_json
 from aboard.core.evidence.verdict import ReplayedJudgement
 from aboard.core.text.byte_sizes import KIB, MIB, format_size
 from aboard.diagnoses import AboardError
@@ -97,7 +98,7 @@ def _is_plain_name(name: str) -> bool:
 
 def _parse_manifest(parts: Mapping[str, bytes]) -> dict[str, Any]:
     data = parts.get(MANIFEST, b"")
-    manifest = parse_json(data) if len(data) <= _MOST_MANIFEST else None
+    manifest = try_parse_json(data) if len(data) <= _MOST_MANIFEST else None
     return manifest if isinstance(manifest, dict) else {}
 
 

@@ -1,12 +1,11 @@
 """Probes that run a small Python script in the ranks' environment and print one line of JSON."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.setup_commands import prepend_setup
-from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
+from aboard.core.decoding import DecodeError, Matching, MaxLength, decode, parse_json
 from aboard.core.probes.facts import Unknown
 from aboard.core.probes.probe import CommandOutput, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.core.text.input_text import decode_latin1
@@ -56,8 +55,8 @@ def parse_script_output(answer: ProbeAnswer) -> dict[str, Any]:
         lines = list_last_lines(answer)
         raise ProbeParseError(lines[-1].visible(200), lines)
     try:
-        document = json.loads(answer.stdout.strip().rpartition("\n")[2])
-    except (ValueError, RecursionError):
+        document = parse_json(answer.stdout.strip().rpartition("\n")[2])
+    except ValueError:
         raise ProbeParseError("its output can't be parsed") from None
     if not isinstance(document, dict):
         raise ProbeParseError("its output can't be parsed")

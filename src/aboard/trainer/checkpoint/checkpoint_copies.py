@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import time
 
+from aboard.core.decoding import parse_json
 from aboard.core.run.recovery.save_interval import LONGEST_SECONDS
 from aboard.durable_files import write_atomically
 from aboard.foreign_files import read_foreign_file
@@ -52,7 +53,7 @@ def measure_copying(path: Path) -> float:
 def _read_state(path: Path) -> str | None:
     """None if nothing of it is copied to this disk."""
     try:
-        return str(json.loads(read_foreign_file(path / NAME, _MOST_BYTES))["state"])
+        return str(parse_json(read_foreign_file(path / NAME, _MOST_BYTES))["state"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError):

@@ -7,7 +7,7 @@ from dataclasses import field
 from hashlib import sha256
 from typing import Annotated, Any, cast
 
-from aboard.core.decoding import CustomDecoder, DecodeError, Word, decode
+from aboard.core.decoding import CustomDecoder, DecodeError, Word, decode, parse_json
 from aboard.diagnoses.untrusted import escape_text
 from aboard.durable_files import FileName, Sha256
 from aboard.lazy_dataclass import dataclass
@@ -109,7 +109,7 @@ def format_file_line(part: CheckpointFile) -> str:
 
 def parse_file_line(line: str) -> CheckpointFile:
     """Parses what `format_file_line` made."""
-    return decode(CheckpointFile, json.loads(line), strict=True)
+    return decode(CheckpointFile, parse_json(line), strict=True)
 
 
 def parse_marker(text: bytes) -> CommitMarker:
@@ -120,9 +120,9 @@ def parse_marker(text: bytes) -> CommitMarker:
 def parse_marker_summary(text: bytes) -> tuple[CommitMarker, int, str]:
     """A marker as a node summarizes it, each slice being a group of slices; and the marker's size and SHA-256."""
     try:
-        summary = json.loads(text)
+        summary = parse_json(text)
         content, size, digest = summary["marker"], summary["bytes"], summary["sha256"]
-    except (ValueError, RecursionError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise MarkerError(f"its {NAME} is truncated or damaged") from error
     _check_version(content)
     return _decode_marker(content), decode(int, size, strict=True), decode(Sha256, digest, strict=True)
@@ -161,8 +161,8 @@ def _check_hash(text: bytes) -> None:
 def _parse_content(text: bytes) -> dict[str, Any]:
     _check_hash(text)
     try:
-        content: dict[str, Any] = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content: dict[str, Any] = parse_json(text)
+    except ValueError as error:
         raise MarkerError(f"its {NAME} is not JSON") from error
     _check_version(content)
     return content

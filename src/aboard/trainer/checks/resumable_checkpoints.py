@@ -1,9 +1,9 @@
 """The checkpoints that a training could resume from, read from their manifests before any rank starts."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from aboard.core.decoding import parse_json
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.shared.answer_text import require_output
@@ -52,7 +52,7 @@ def find_newest_checkpoint(
 def _parse_manifest(head: str) -> dict[str, Any] | None:
     """A manifest's fields before its tensors; each is on a line of its own."""
     try:
-        content = json.loads(head.rstrip().rstrip(",") + "}")
-    except (ValueError, RecursionError):
+        content = parse_json(head.rstrip().rstrip(",") + "}")
+    except ValueError:
         return None
     return content if isinstance(content, dict) and isinstance(content.get("serial"), int) else None

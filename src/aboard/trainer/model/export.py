@@ -1,7 +1,6 @@
 """Exports a checkpoint to a directory that transformers loads: `-m aboard.trainer.model.export CHECKPOINT OUT`."""
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
 
+from aboard.core.decoding import parse_json
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
 from aboard.foreign_files import MOST_JSON, ForeignFileError, open_foreign_file, read_foreign_file
@@ -208,7 +208,7 @@ def _list_tensors(
 
 def _read_default_dtype(model: Path) -> torch.dtype:
     """The type in config.json, by its current or its former key."""
-    content: Mapping[str, Any] = json.loads(read_foreign_file(model / "config.json", MOST_JSON, in_model=True))
+    content: Mapping[str, Any] = parse_json(read_foreign_file(model / "config.json", MOST_JSON, in_model=True))
     return DTYPES.get(str(content.get("dtype") or content.get("torch_dtype")), torch.bfloat16)
 
 

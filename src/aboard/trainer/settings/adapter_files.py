@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_JSON, ForeignFileError, read_foreign_file
@@ -34,14 +35,14 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     if not (folder / WEIGHTS).is_file():
         raise AboardError(adapter.FILES, f"{folder} has no {WEIGHTS}")
     try:
-        content = json.loads(read_foreign_file(folder / CONFIG, MOST_JSON, in_model=True))
+        content = parse_json(read_foreign_file(folder / CONFIG, MOST_JSON, in_model=True))
         kind = content["peft_type"]
         found = {ours: content[theirs] for theirs, ours in _READ.items() if content.get(theirs) is not None}
     except ForeignFileError as error:
         raise AboardError(adapter.FILES, f"{folder / CONFIG} can't be read: {error.strerror}") from None
     except OSError as error:
         raise AboardError(adapter.FILES, f"{folder} has no {CONFIG} ({error.strerror})") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise AboardError(adapter.FILES, f"{folder / CONFIG} is not the configuration of an adapter") from error
     if kind != "LORA":
         raise AboardError(adapter.FILES, f"{folder} has an adapter of type {escape_text(str(kind), 100)}, not LORA")

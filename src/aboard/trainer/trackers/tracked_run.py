@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
+from aboard.core.decoding import parse_json
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import MASK, SHORTEST_SECRET, build_value_mask, is_secret
 from aboard.core.secrets.secret_scrubber import SecretScrubber
@@ -122,7 +123,7 @@ class Cursor:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content = None if path.is_symlink() else json.loads(read_foreign_file(path, _MAX_BYTES))
+        content = None if path.is_symlink() else parse_json(read_foreign_file(path, _MAX_BYTES))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

@@ -3,7 +3,6 @@
 Read by pread instead of mmap: not every cloud file system supports mmap, and the bytes read can be counted.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
@@ -132,10 +132,10 @@ def open_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
     if 8 + length > file.size:
         raise build_damage_error(path, f"it ends before byte {8 + length}")
     try:
-        entries: dict[str, Any] = json.loads(_read_bytes(file, 8, length))
+        entries: dict[str, Any] = parse_json(_read_bytes(file, 8, length))
         entries.pop("__metadata__", None)
         spans = sorted(_check_entry(each) for each in entries.values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise build_damage_error(path, "its header is not a valid safetensors header") from error
     ends = max((end for _start, end in spans), default=0)
     if 8 + length + ends > file.size:

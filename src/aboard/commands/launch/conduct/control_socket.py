@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from aboard.commands.launch.conduct.conductor import Conductor
 from aboard.commands.shared.conductor_client import ASK_SECONDS, ShortSocketPath
-from aboard.core.decoding import MaxLength, Word, decode
+from aboard.core.decoding import MaxLength, Word, decode, parse_json
 from aboard.core.run.run_progress import RunProgress, build_run_progress, build_stall, find_rank_of_interest
 from aboard.core.run.run_state import WHY_CHARS
 from aboard.diagnoses.untrusted import Untrusted, encode_text
@@ -72,8 +72,8 @@ async def _serve(
             del clients[oldest]
             oldest.transport.abort()
         # Cancelled when the run ends while a client watches; Python 3.11 would print a traceback.
-        with suppress(ConnectionError, ValueError, RecursionError, TimeoutError, asyncio.CancelledError):
-            request = decode(_Request, json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS)))
+        with suppress(ConnectionError, ValueError, TimeoutError, asyncio.CancelledError):
+            request = decode(_Request, parse_json(await asyncio.wait_for(reader.readline(), ASK_SECONDS)))
             async for answer in answer_request(request):
                 writer.write(json.dumps(answer, default=encode_text).encode() + b"\n")
                 await asyncio.wait_for(writer.drain(), ASK_SECONDS)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from aboard.commands.launch.conduct.conductor import Conductor, RunObserver
 from aboard.commands.launch.conduct.stall_monitor import LOSS
 from aboard.commands.shared.messages.notify_problems import SENDER, build_problem, build_task
+from aboard.core.decoding import parse_json
 from aboard.core.evidence.verdict import SLOW
 from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.monitoring.run_message import RunMessage
@@ -181,7 +182,7 @@ class RunNotifier:
         """Takes the problems that a sender reports; each is a short line, which a pipe does not divide."""
         data = os.read(sender.stdout, 65536)
         for line in data.splitlines():
-            self._note_problem(sender, json.loads(line)["why"])
+            self._note_problem(sender, parse_json(line)["why"])
         if not data:
             asyncio.get_running_loop().remove_reader(sender.stdout)
             sender.ended.set()

@@ -14,7 +14,7 @@ from typing import Protocol
 from aboard.commands.launch.slurm.job_runs import find_newest_job
 from aboard.commands.launch.slurm.watch_job import JobOutput, stream_step, watch_job
 from aboard.commands.shared.conductor_client import watch_progress
-from aboard.core.decoding import try_decode
+from aboard.core.decoding import parse_json, try_decode
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, JobStatus
 from aboard.core.slurm.slurm_settings import SlurmSettings
@@ -43,7 +43,7 @@ async def watch_forwarded_progress(status: JobStatus, run: str) -> AsyncIterator
             return
         for line in lines[-1:]:
             with suppress(ValueError):
-                progress = try_decode(RunProgress, json.loads(line))
+                progress = try_decode(RunProgress, parse_json(line))
                 if progress is not None:
                     yield progress
 

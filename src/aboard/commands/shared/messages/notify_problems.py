@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from aboard.core.decoding import parse_json
 from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.diagnoses import AboardError, Finding
 from aboard.diagnoses.untrusted import escape_text
@@ -91,7 +92,7 @@ async def _probe(settings: NotifySettings, receiver: str, environ: Mapping[str, 
         process.kill()
         await process.wait()
         return build_problem(settings, receiver, f"no answer within {_PROBE_SECONDS:.0f} s")
-    return build_problem(settings, receiver, json.loads(said)["why"]) if said else None
+    return build_problem(settings, receiver, parse_json(said)["why"]) if said else None
 
 
 def find_textfile_problems(folder: str) -> list[Finding]:

@@ -2,7 +2,6 @@
 
 import ast
 import csv
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from importlib.metadata import PathDistribution
 from pathlib import Path
 
 from aboard.agent.packages.installed_packages import PENDING, RECORD, normalize_name, parse_metadata_name
+from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
@@ -153,10 +153,10 @@ def _name_folder(prefix: Path, site: Path, data: str, folder: str) -> str | None
 def _read_editable_project(metadata: Path) -> str | None:
     """The directory of an editable installation; None for any other."""
     try:
-        origin = json.loads((metadata / _DIRECT_URL).read_bytes())
+        origin = parse_json((metadata / _DIRECT_URL).read_bytes())
         editable = origin["dir_info"]["editable"] is True
         url = str(origin["url"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return url.removeprefix("file://") if editable else None
 

@@ -20,7 +20,7 @@ from aboard.agent.packages.wheel_install import SHEBANG, WheelLayout, format_rec
 from aboard.agent.private_folders import make_private_folder
 from aboard.commands.sync.environment.installed_distributions import InstalledDistribution, PackagedFile
 from aboard.content_hash_cache import make_changed_error, read_file_stamp
-from aboard.core.decoding import try_decode
+from aboard.core.decoding import parse_json, try_decode
 from aboard.durable_files import compute_sha256
 from aboard.lazy_dataclass import dataclass
 
@@ -200,7 +200,7 @@ def _join_tags(tags: Iterable[tuple[str, str, str]]) -> str:
 
 def _load_wheel(about: Path) -> PackedWheel | None:
     try:
-        return try_decode(PackedWheel, json.loads(about.read_bytes()))
+        return try_decode(PackedWheel, parse_json(about.read_bytes()))
     except (OSError, ValueError):
         return None
 

@@ -1,10 +1,10 @@
 """Finds Python code that comes with a model or a tokenizer; nothing here runs it."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_JSON, read_foreign_file
@@ -42,12 +42,12 @@ def require_known_type(folder: Path) -> None:
 def _list_references(path: Path) -> Iterator[str]:
     try:
         references = read_settings(path).get("auto_map")
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return
     for value in references.values() if isinstance(references, dict) else (references,):
         yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str))
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    content = json.loads(read_foreign_file(path, MOST_JSON, in_model=True))
+    content = parse_json(read_foreign_file(path, MOST_JSON, in_model=True))
     return content if isinstance(content, dict) else {}

@@ -1,10 +1,10 @@
 """Statistics of prepared data for the data check: counted during preparation, so that no row is read again."""
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
 
+from aboard.core.decoding import parse_json
 from aboard.diagnoses.untrusted import escape_text
 from aboard.file_integrity import make_damage_error
 from aboard.trainer.data.quality.flagged_rows import MAX_EXAMPLES, FlaggedRows, make_example
@@ -24,7 +24,7 @@ def load_source_statistics(shards: TokenShards) -> tuple[DataStatistics, ...]:
         return ()
     path = shards.folder / entry.name
     try:
-        return tuple(decode_statistics(each, shards.where) for each in json.loads(path.read_bytes()))
+        return tuple(decode_statistics(each, shards.where) for each in parse_json(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise make_damage_error(path, f"it can't be read ({escape_text(str(error))})") from error
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from aboard.core.decoding import Word, decode
+from aboard.core.decoding import Word, decode, parse_json
 from aboard.core.plan.training_settings import DataPart
 from aboard.durable_files import FileEntry
 from aboard.file_integrity import check_file_size, make_damage_error
@@ -121,13 +121,13 @@ def format_packing_manifest(manifest: PackingManifest) -> str:
 def read_packing_manifest(folder: Path) -> PackingManifest:
     path = folder / MANIFEST_NAME
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = parse_json(path.read_bytes())
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             raise make_manifest_error(path, f"it is not a manifest of {FORMAT} version {VERSION}")
         return decode(PackingManifest, content, strict=True)
     except OSError as error:
         raise make_manifest_error(path, f"it can't be read ({error.strerror})") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise make_manifest_error(path, f"a field is missing or has the wrong type ({error})") from error
 
 

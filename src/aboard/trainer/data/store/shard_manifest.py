@@ -6,7 +6,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from aboard.core.decoding import DecodeError, MaxLength, Word, decode
+from aboard.core.decoding import DecodeError, MaxLength, Word, decode, parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.durable_files import FileEntry, Sha256
@@ -107,10 +107,10 @@ def read_manifest(folder: Path) -> ShardManifest:
     """The manifest of a directory; the error for an unusable one says what is wrong."""
     path = folder / MANIFEST_NAME
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except OSError as error:
         raise make_manifest_error(path, f"it can't be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise make_manifest_error(path, "it is not JSON") from error
     known = isinstance(content, dict) and content.get("format") == FORMAT
     if not known or content.get("version") != VERSION:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
 from aboard.content_hash_cache import ContentHashCache
-from aboard.core.decoding import decode
+from aboard.core.decoding import decode, parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import FileEntry, HashedFile, sync_folder, write_atomically
@@ -178,7 +178,7 @@ class Preparation:
     def _load_shard(self, order: AssembleOrder) -> Shard | None:
         """A shard made by an earlier attempt, if it is unchanged."""
         try:
-            found = decode(Shard, json.loads(self._record_of(order).read_bytes()), strict=True)
+            found = decode(Shard, parse_json(self._record_of(order).read_bytes()), strict=True)
             for file in found.files:
                 check_file_hash(order.folder, file)
         except (OSError, ValueError, KeyError, TypeError, AboardError):

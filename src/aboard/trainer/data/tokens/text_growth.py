@@ -1,10 +1,10 @@
 """How much longer a tokenizer makes a text: a file of a few hundred bytes can ask for more than any memory has."""
 
-import json
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import read_foreign_file
@@ -24,9 +24,9 @@ def refuse_growth(file: Path) -> None:
     One that is not JSON is left to the loader, which says what is wrong.
     """
     try:
-        content = json.loads(read_foreign_file(file.resolve(), _MOST_BYTES))
+        content = parse_json(read_foreign_file(file.resolve(), _MOST_BYTES))
         growth = max(measure_growth(content.get(part)) for part in ("normalizer", "decoder"))
-    except (OSError, ValueError, RecursionError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return
     if growth > MOST_GROWTH:
         path = escape_text(str(file), 400)
