@@ -89,6 +89,40 @@ def test_consent_to_a_link_ends_when_the_link_leads_elsewhere(clone: Path, tmp_p
 @pytest.mark.parametrize(
     "text",
     [
+        *("cluster: {python: first/python}", 'cluster: {setup: "module load x; . ./first/env.sh"}'),
+        *("cluster: {env: {LD_PRELOAD: first/x.so}}", "cluster: {nodes: [{name: n1, env: {PATH: '/bin:first'}}]}"),
+        *("notify: {command: [sh, first/page]}", "notify: {webhook: {file: first/hook}}", "metrics: {textfile: first}"),
+        *("cluster: {container: first/image.sif}", "cluster: {slurm: {nodes: 1, extra: [--chdir=first]}}"),
+        *("cluster: {hostfile: first/hosts}", "run: {output: first/out}"),
+    ],
+)
+def test_consent_to_any_setting_ends_when_a_link_in_it_leads_elsewhere(clone: Path, tmp_path: Path, text: str) -> None:
+    """A commit can change a link: consent to a program, a line of shell or a variable is to the place it leads to."""
+    (clone / "aboard.yaml").write_text(text + "\n")
+    digests = set()
+    for place in ("shared", "evil"):
+        (clone / "first").unlink(missing_ok=True)
+        (clone / "first").symlink_to(tmp_path / place)
+        settings = list_settings_to_allow("aboard.yaml", fix=NO_FIX)
+        digests.add(compute_digest(settings))
+        assert f"a link to {tmp_path / place}" in "".join(describe_settings(settings))
+    assert len(digests) == 2
+
+
+def test_consent_to_a_deepspeed_env_ends_when_a_link_in_it_leads_elsewhere(clone: Path, tmp_path: Path) -> None:
+    """Its variables name files as those of aboard.yaml do."""
+    (clone / ".deepspeed_env").write_text("LD_PRELOAD=/x.so:first/x.so\n")
+    digests = set()
+    for place in ("shared", "evil"):
+        (clone / "first").unlink(missing_ok=True)
+        (clone / "first").symlink_to(tmp_path / place)
+        digests.add(compute_digest(list_settings_to_allow(".deepspeed_env", fix=NO_FIX)))
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         *("cluster: {env: {SSH_ASKPASS: ../evil}}", "cluster: {env: {SSLKEYLOGFILE: ../evil}}"),
         *("cluster: {nodes: [{name: n1, env: {MY_TOKEN_PATH: ../evil}}]}", "data: {tokenizer: ../evil}"),
     ],

@@ -8,6 +8,7 @@ value that no rule calls harmless needs the user's consent. The schema has the s
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,29 @@ def is_inside(text: str, folder: Path) -> bool:
     return True
 
 
-def describe_path(text: str, folder: Path) -> str:
-    """The path, and where links in the directory lead it: consent is to that place, not to the name of a link."""
-    path, whole = DataReference.parse(text).path, folder.resolve()
+def describe_links(value: Any, folder: Path) -> Any:
+    """The value, and where links in the directory lead what it names: consent is to that place, not to a link's name.
+
+    Any text may name a file: a program, a line of shell, a variable.
+    """
+    if isinstance(value, dict):
+        return {key: describe_links(each, folder) for key, each in value.items()}
+    if isinstance(value, list):
+        return [describe_links(each, folder) for each in value]
+    words = dict.fromkeys((value, *_BETWEEN_PATHS.split(value))) if isinstance(value, str) else ()
+    ends = {word: end for word in words if word and (end := _find_link_end(word, folder.resolve()))}
+    notes = [f"a link to {end}" if word == value else f"{word}: a link to {end}" for word, end in ends.items()]
+    return f"{value} ({', '.join(notes)})" if notes else value
+
+
+def _find_link_end(text: str, whole: Path) -> str:
+    path = DataReference.parse(text).path
     try:
         *_, end = _follow_links(path, whole)
     except (OSError, ValueError):
-        return text
+        return ""
     plain = os.path.normpath(whole / os.path.expanduser(path))  # noqa: PTH111 - as below
-    return text if str(end) == plain else f"{text} (a link to {end})"
+    return "" if str(end) == plain else str(end)
 
 
 def _follow_links(path: str, whole: Path) -> "Iterator[Path]":
@@ -84,6 +99,7 @@ def list_logins(text: str, folder: Path) -> list[str]:
 
 
 _PATH_EFFECT = "reads files outside of this directory, and may send them to the nodes"
+_BETWEEN_PATHS = re.compile(r"[\s=:;,|&<>()'\"]+")
 _WORD = re.compile(r"[\w .:+-]{1,200}")
 # Options of sbatch that start nothing and write nowhere; with a slash, some read a file.
 _RESOURCE_OPTIONS = frozenset(
@@ -195,44 +211,17 @@ SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
 _TRAIN_SECTIONS = ("train", "train.adapter")
 
 _ENV_SECTIONS = ("cluster.env", "cluster.nodes.env")
-_NUMBER = r"-?[0-9]{1,12}"
-_SWITCH = r"0|1|true|false|True|False"
-_INTERFACES = r"[=^]{0,2}[A-Za-z0-9_.,:-]{1,200}"
-_WORDS = r"[A-Za-z0-9_,^:;.+>\[\]-]{0,200}"
-_NUMBER_VARIABLES = """
-OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS KMP_BLOCKTIME
-NCCL_IB_DISABLE NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_QPS_PER_CONNECTION
-NCCL_IB_CUDA_SUPPORT NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_NVLS_ENABLE NCCL_CUMEM_ENABLE NCCL_CROSS_NIC
-NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS
-NCCL_NSOCKS_PERTHREAD NCCL_SOCKET_NTHREADS NCCL_BLOCKING_WAIT NCCL_ASYNC_ERROR_HANDLING NCCL_TIMEOUT
-NCCL_NET_GDR_READ NCCL_IGNORE_CPU_AFFINITY NCCL_DMABUF_ENABLE
-TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_ENABLE_MONITORING
-TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT
-TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_CUDA_EVENT_CACHE
-CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING FI_EFA_USE_DEVICE_RDMA FI_EFA_FORK_SAFE
-PYTHONUNBUFFERED PYTHONHASHSEED PYTHONFAULTHANDLER PYTHONDONTWRITEBYTECODE PYTHONUTF8 PYTHONNOUSERSITE PYTHONSAFEPATH
-"""
-_SWITCH_VARIABLES = """
-TOKENIZERS_PARALLELISM HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE TORCH_SHOW_CPP_STACKTRACES
-TORCH_ALLOW_TF32_CUBLAS_OVERRIDE NVIDIA_TF32_OVERRIDE WANDB_SILENT HF_HUB_DISABLE_PROGRESS_BARS
-"""
-_INTERFACE_VARIABLES = "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME NCCL_IB_HCA UCX_NET_DEVICES"
-_WORD_VARIABLES = """
-NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_ALGO NCCL_PROTO NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL NCCL_SOCKET_FAMILY
-TORCH_DISTRIBUTED_DEBUG TORCH_CPP_LOG_LEVEL CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER HIP_VISIBLE_DEVICES
-PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF OMP_PROC_BIND UCX_TLS UCX_LOG_LEVEL FI_PROVIDER
-WANDB_MODE LANG LC_ALL TRANSFORMERS_VERBOSITY DATASETS_VERBOSITY
-"""
-# The variables that need no consent, and the values for which this is so: none names a file, a host or code.
-HARMLESS_VARIABLES: Mapping[str, str] = {
-    **dict.fromkeys(_NUMBER_VARIABLES.split(), _NUMBER),
-    **dict.fromkeys(_SWITCH_VARIABLES.split(), _SWITCH),
-    **dict.fromkeys(_INTERFACE_VARIABLES.split(), _INTERFACES),
-    **dict.fromkeys(_WORD_VARIABLES.split(), _WORDS),
-    # No other encoding: in UTF-7, secrets that a rank prints would not be found.
-    "PYTHONIOENCODING": r"utf-?8(:[a-z]{1,20})?",
-    "TZ": r"[A-Za-z]{1,20}(/[A-Za-z_]{1,30})?",
-}
+# The variables that need no consent, which are those of most launch scripts, unless their value could be a path.
+HARMLESS_VARIABLES = frozenset(
+    {
+        *("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "PYTHONUNBUFFERED", "HF_HUB_OFFLINE", "WANDB_MODE"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "PYTORCH_CUDA_ALLOC_CONF"),
+        *("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"),
+        *("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_P2P_DISABLE", "TORCH_DISTRIBUTED_DEBUG"),
+        *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+    }
+)
+_HARMLESS_VALUE = re.compile(r"[A-Za-z0-9_.,:;^=+-]{0,200}")
 _ADDRESS_ENDINGS = ("_ADDR", "_HOST", "_PORT", "_URL", "_URI", "_ENDPOINT", "_PROXY", "_SERVER", "DOMAIN")
 _PROGRAM_ENDINGS = ("ASKPASS", "FILE", "PATH", "DIR", "COMMAND", "CMD", "PROGRAM", "HELPER")
 
@@ -258,7 +247,7 @@ def list_guarded_settings(tree: Table, folder: Path) -> list[GuardedSetting]:
 def list_guarded_variables(env: Mapping[str, str], file: str) -> list[GuardedSetting]:
     """The variables of an environment file that need consent."""
     return [
-        GuardedSetting(key=name, value=value, where=file, effect=effect)
+        GuardedSetting(key=name, value=describe_links(value, Path(file).parent), where=file, effect=effect)
         for name, value in env.items()
         if (effect := describe_variable_effect(name, value))
     ]
@@ -266,8 +255,7 @@ def list_guarded_variables(env: Mapping[str, str], file: str) -> list[GuardedSet
 
 def describe_variable_effect(name: str, value: str) -> str:
     """What an environment variable makes possible; "" if it is harmless."""
-    pattern = HARMLESS_VARIABLES.get(name)
-    if pattern is not None and re.fullmatch(pattern, value):
+    if name in HARMLESS_VARIABLES and _HARMLESS_VALUE.fullmatch(value):
         return ""
     if name.startswith("MASTER_"):
         return "moves the rendezvous of the ranks to another address"
@@ -290,35 +278,33 @@ def _walk_section(section: Table, key: str, path: str, folder: Path) -> "Iterato
         if rule := find_rules(path).get(name):
             yield from _apply_rule(rule, tree, key_below, below, folder)
         elif below in _ENV_SECTIONS:
-            yield from _walk_variables(tree, key_below)
+            yield from _walk_variables(tree, key_below, folder)
         elif below in SETTING_RULES or below in _TRAIN_SECTIONS:
             # What is no section here is refused when it is validated.
             yield from _walk_section(tree, key_below, below, folder) if isinstance(tree, Table) else ()
         elif _is_undeclared(path, name):
-            yield _build_setting(key_below, tree, "is not declared harmless")
+            yield _build_setting(key_below, tree, "is not declared harmless", folder)
 
 
-def _walk_variables(env: Tree, key: str) -> "Iterator[GuardedSetting]":
+def _walk_variables(env: Tree, key: str, folder: Path) -> "Iterator[GuardedSetting]":
     for name, value in env.values.items() if isinstance(env, Table) else ():
         if effect := describe_variable_effect(name, value.text if isinstance(value, Leaf) else "\0"):
-            yield _build_setting(f"{key}.{name}", value, effect)
+            yield _build_setting(f"{key}.{name}", value, effect, folder)
 
 
 def _apply_rule(rule: Rule, tree: Tree, key: str, path: str, folder: Path) -> "Iterator[GuardedSetting]":
     if rule.is_harmless is None:
         if not (isinstance(tree, Leaf) and tree.value is None):
-            yield _build_setting(key, tree, rule.effect)
+            yield _build_setting(key, tree, rule.effect, folder)
     elif isinstance(tree, Items):
         for number, each in enumerate(tree.values):
             yield from _apply_rule(rule, each, f"{key}[{number}]", path, folder)
     elif isinstance(tree, Table):
         yield from _walk_section(tree, key, path, folder)
     elif tree.value is not None and not rule.is_harmless(tree.text, folder):
-        value = _build_setting(key, tree, rule.effect).value
-        if rule in (PATH, OUTPUT, HOSTFILE):
-            value = describe_path(tree.text, folder)
+        setting = _build_setting(key, tree, rule.effect, folder)
         logins = list_logins(tree.text, folder) if rule is HOSTFILE else []
-        yield GuardedSetting(key=key, value=[value, *logins] if logins else value, where=tree.where, effect=rule.effect)
+        yield replace(setting, value=[setting.value, *logins]) if logins else setting
 
 
 def _is_undeclared(path: str, name: str) -> bool:
@@ -330,6 +316,6 @@ def _is_undeclared(path: str, name: str) -> bool:
     return name in list_known_keys(AboardConfig, tuple(steps))
 
 
-def _build_setting(key: str, tree: Tree, effect: str) -> GuardedSetting:
+def _build_setting(key: str, tree: Tree, effect: str, folder: Path) -> GuardedSetting:
     value = convert_to_builtins(tree, verbatim=VERBATIM, as_text=".env." in key)
-    return GuardedSetting(key=key, value=value, where=tree.where, effect=effect)
+    return GuardedSetting(key=key, value=describe_links(value, folder), where=tree.where, effect=effect)
