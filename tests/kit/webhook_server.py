@@ -20,6 +20,7 @@ class WebhookServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answers)
         self.posts: list[tuple[float, dict[str, Any]]] = []
         self.requests: list[str] = []
+        self.logins: list[str] = []
         self.answer: int | str = 200
         self.closing = Event()
 
@@ -62,6 +63,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.requests.append(f"{self.command} {self.path}")
+        self.server.logins += self.headers.get_all("Authorization", [])
         answer = self.server.answer
         if self.command == "HEAD" and isinstance(answer, str):
             answer = 200

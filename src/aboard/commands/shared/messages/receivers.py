@@ -5,13 +5,14 @@ import os
 import shutil
 import signal
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from types import FrameType
 from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from aboard.core.monitoring.message_formats import format_body
@@ -53,7 +54,10 @@ class Webhook:
     """An address that messages are posted to; nothing that it raises contains it."""
 
     def __init__(self, address: str, form: str) -> None:
-        self._address = address
+        # A user and a password in it are not for http.client, whose errors would quote them.
+        url = urlsplit(address)
+        self._login, _, place = url.netloc.rpartition("@")
+        self._address = urlunsplit(url._replace(netloc=place))
         self._form = form
         # With the proxies that the environment names, and with certificates verified.
         self._opener = build_opener(_NoRedirects)
@@ -72,6 +76,8 @@ class Webhook:
     def _ask(self, method: str, message: Mapping[str, Any] | None) -> int:
         data = None if message is None else json.dumps(format_body(message, self._form)).encode()
         headers = {"Content-Type": "application/json", "User-Agent": "aboard"}
+        if self._login:
+            headers["Authorization"] = "Basic " + b64encode(unquote_to_bytes(self._login)).decode()
         if message is not None:
             headers["Idempotency-Key"] = message["id"]
         try:
@@ -84,17 +90,18 @@ class Webhook:
             return error.code
         except URLError as error:
             # It failed before the request was complete.
-            raise Undelivered(self._describe(error.reason), safe=True) from None
+            raise Undelivered(
+                self._describe(error.reason if isinstance(error.reason, OSError) else error), safe=True
+            ) from None
         except (OSError, HTTPException, ValueError) as error:
             raise Undelivered(f"no answer: {self._describe(error)}") from None
 
     def _describe(self, error: object) -> str:
-        """Without the address, of which errors of TLS and of names have a part."""
-        text = "timed out" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
-        host = urlsplit(self._address).hostname or self._address
-        return escape_text(
-            (text or type(error).__name__).replace(self._address, "[address]").replace(host, "[host]"), 300
-        )
+        """The system's own words, or the class: other texts may quote the address. Errors of TLS have the host."""
+        if isinstance(error, TimeoutError):
+            return "timed out"
+        text = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        return escape_text(text.replace(urlsplit(self._address).hostname or self._address, "[host]"), 300)
 
 
 class Program:
