@@ -148,7 +148,8 @@ def decode_with(parse: Callable[[Any], T], value: Any) -> T:
 
 def decode(kind: type[T], value: object, *, strict: bool = False) -> T:
     """Decodes the JSON value as this type; raises a DecodeError if it doesn't match."""
-    return decode_with(_build_decoder(cast("Any", kind), strict), value)
+    decoder: Callable[[Any], T] = _build_decoder(cast("Any", kind), strict)
+    return decode_with(decoder, value)
 
 
 def make_decoder(kind: Any, *, strict: bool = False) -> Decoder:

@@ -263,12 +263,13 @@ class BeaconReceiver:
             for _ in range(most):
                 data, extra, _flags, _from = self._talk.recvmsg(DATAGRAM_BYTES, socket.CMSG_SPACE(CREDENTIALS.size))
                 try:
-                    pid = _read_sender_pid(extra)
-                    frames.decode_with(lambda data, pid=pid: self._take(frames.unpack(data), pid), data, "no report")
+                    frames.decode_with(self._take, (data, _read_sender_pid(extra)), "no report")
                 except frames.FrameError:
                     self.malformed += 1
 
-    def _take(self, message: frames.Message, sender: int) -> None:
+    def _take(self, report: tuple[bytes, int]) -> None:
+        data, sender = report
+        message = frames.unpack(data)
         child = message["child"]
         beacon = self.states[child]
         wall = _parse_wall_time(message["wall"])
