@@ -194,7 +194,10 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
     ]
     # Ten minutes for each of 33 decoders, two at a time.
     fuzz = bench_stage("fuzz", "--json", str(directory / "bench-fuzz.json"), minutes=200)
-    return [*tests, mutants, *benches, faults, *inside, fuzz]
+    # Other people's logs are no part of the repository.
+    logs = os.environ.get("ABOARD_REAL_LOGS")
+    real_logs = [bench_stage("real_logs", "--logs", logs, minutes=15)] if logs and Path(logs).is_dir() else []
+    return [*tests, mutants, *benches, *real_logs, faults, *inside, fuzz]
 
 
 def main() -> None:

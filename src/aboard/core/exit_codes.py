@@ -23,7 +23,8 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = {
     0: "nothing wrong was found, or the command has done its work",
     EXIT_FAILED: "`check`, `data` with `--strict`: warnings, or subjects that were not tested; `sync`: some nodes"
-    " failed; `launch`, `train`: the run failed, although no rank did",
+    " failed; `launch`, `train`: the run failed, although no rank did; `why --log`: trouble that Aboard doesn't"
+    " recognize",
     EXIT_BLOCKED: "`check`, `data`, `launch`, `train`: something would stop the run; `trust`: some nodes are not ready;"
     " `why` with `--log`, `--bundle`, `--nodes` or `--pid`: a verdict",
     EXIT_ERROR: "the command can't be carried out: a typing mistake, a file, a setting; stderr says why",

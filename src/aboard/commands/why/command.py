@@ -30,8 +30,9 @@ from aboard.commands.why.log_files import LogExplanation, diagnose_logs
 from aboard.commands.why.replay_run import find_default_run, judge_finished_run
 from aboard.commands.why.run_explanation import explain_judgement, explain_run
 from aboard.commands.why.verdict_view import ReplayView, VerdictView
-from aboard.core.exit_codes import choose_exit_code
+from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_WARNED, choose_exit_code
 from aboard.core.run.run_progress import describe_attempt
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.slurm.job_state import JobStatus
 from aboard.core.text.durations import format_duration
 from aboard.core.text.input_text import find_nearest
@@ -70,6 +71,7 @@ def complete_runs_and_codes(_context: click.Context, _parameter: click.Parameter
 @click.option(
     "--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes on this machine, whatever launched them."
 )
+@click.option("--report-unknown", is_flag=True, help="With --log: print unrecognized lines, redacted, for an issue.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def why(
     words: tuple[str, ...],
@@ -79,6 +81,7 @@ def why(
     bundle: str | None,
     nodes: tuple[str, ...],
     pids: tuple[str, ...],
+    report_unknown: bool,
     as_json: bool,
 ) -> None:
     """Explain why a RUN is stuck, slow or dead: which node or rank, why, and the command that fixes it.
@@ -90,8 +93,12 @@ def why(
 
     --bundle diagnoses someone else's record in the same way.
 
-    --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, or a kernel log. Exit code: 0 nothing
-    wrong was found; 2 a verdict; 3 the command is wrong.
+    --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, or a kernel log. Exit code: 0 no
+    trouble was seen; 1 trouble that Aboard doesn't recognize; 2 a verdict; 3 the command is wrong, or there is nothing
+    to read.
+
+    --report-unknown prints the lines that look like trouble and are not recognized, and the lines before them, as the
+    text of an issue. Secrets, users and addresses are removed; read it before you post it.
 
     --nodes and --pid diagnose a running job that torchrun, DeepSpeed, Accelerate, srun or a script started. --nodes
     inspects those of your processes on NODES (same syntax as `aboard check`) that have RANK and WORLD_SIZE set; --pid
@@ -101,7 +108,7 @@ def why(
     given = {"--log": logs, "--bundle": bundle is not None, "--nodes": nodes, "--pid": pids}
     _refuse_combined_options([option for option, value in given.items() if value], words)
     if logs:
-        print_log_explanation((*logs, *words), as_json=as_json)
+        print_log_explanation((*logs, *words), as_json=as_json, report_unknown=report_unknown)
     if nodes:
         print_nodes_verdict((*nodes, *words), as_json=as_json, verbose=verbose)
     if pids:
@@ -183,23 +190,51 @@ def _describe_end(run: RunDirectory) -> str:
     return f"{run.id} is {summary.state}{ended}{reason}"
 
 
-def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
-    """Diagnoses the logs and exits: 0 nothing wrong was found, 2 a verdict."""
+_LOG_EXIT_CODES = {"verdict": EXIT_BLOCKED, "trouble": EXIT_WARNED}
+_CLEAN = {
+    "completed": "no failure was found; the log says that the run completed",
+    "progress": "no failure was found; the run makes progress up to the end of the log",
+    "healthy": "no failure was found; the report says that all is well",
+    "unknown": "no trouble seen; the log doesn't show whether the run went on",
+}
+
+
+def print_log_explanation(names: Sequence[str], *, as_json: bool, report_unknown: bool) -> None:
+    """Diagnoses the logs and exits: 0 no trouble, 1 trouble that Aboard doesn't recognize, 2 a verdict."""
     explanation = _read_logs(names)
-    if as_json:
+    if report_unknown:
+        _print_unknown_report(explanation)
+    elif as_json:
         click.echo(dump_json(explanation))
-    elif explanation.findings:
-        console = build_console()
-        console.print(FindingsView(explanation.findings, in_full=True), crop=False)
-        click.secho(f"aboard why {explanation.findings[0].code}    # explains this code", dim=True)
     else:
-        click.echo(
-            f"nothing wrong was found in {format_count(explanation.lines, 'line')} of"
-            f" {format_count(len(explanation.files), 'file')}"
-        )
-        if explanation.last:
-            click.secho(f"the last line is: {explanation.last[-1].visible(400)}", dim=True)
-    sys.exit(choose_exit_code(explanation.findings, blocking=Severity.INFO))
+        if explanation.outcome in _CLEAN:
+            read = f"{format_count(explanation.lines, 'line')} of {format_count(len(explanation.files), 'file')}"
+            click.echo(f"{_CLEAN[explanation.outcome]} ({read})")
+            if explanation.last and explanation.outcome == "unknown":
+                click.secho(f"the last line is: {explanation.last[-1].visible(400)}", dim=True)
+        if explanation.findings:
+            build_console().print(FindingsView(explanation.findings, in_full=True), crop=False)
+        if explanation.outcome == "trouble" and explanation.before:
+            click.secho("the lines before it:", dim=True)
+            for line in explanation.before:
+                click.secho(f"  {line.visible(200)}", dim=True)
+        if explanation.findings:
+            click.secho(f"aboard why {explanation.findings[0].code}    # explains this code", dim=True)
+    sys.exit(_LOG_EXIT_CODES.get(explanation.outcome, 0))
+
+
+def _print_unknown_report(explanation: LogExplanation) -> None:
+    """Prints what Aboard does not recognize as the text of an issue, without secrets."""
+    if not explanation.unknown:
+        click.echo("every line that looks like trouble is recognized: there is nothing to report")
+        return
+    shown = "\n".join(line.visible(1000) for line in explanation.unknown)
+    verdict = explanation.findings[0].code if explanation.findings else "none"
+    click.echo(
+        f"aboard {__version__}: `aboard why --log` does not recognize these lines (verdict: {verdict})\n\n"
+        f"```text\n{SecretScrubber(hide_addresses=True).text(shown)}\n```\n\n"
+        "What failed in the end, and how it was found:\n"
+    )
 
 
 def _read_logs(names: Sequence[str]) -> LogExplanation:

@@ -14,23 +14,34 @@ from aboard.config.input_files import suggest_similar_file
 from aboard.diagnoses import Finding, InputError, Problem
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.diagnoses.usage import commands
-from aboard.doctor.logs.judge_log import judge_log
+from aboard.doctor.logs.judge_log import find_outcome, judge_log
 from aboard.doctor.logs.log_scanner import LINE_LIMIT, LogScanner
 from aboard.lazy_dataclass import dataclass
 
 STDIN = "-"
 _CHUNK = 2**20
 _MOST_FILES = 10_000
+# Lines of a file that show whether it is text.
+_LOOKED_AT = 100
+_REPORTED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogExplanation:
-    """The result for a set of logs; without findings, nothing is wrong."""
+    """The result for a set of logs.
+
+    `outcome` is what they come to: verdict, trouble (that Aboard doesn't recognize), completed, progress (up to the
+    end), healthy (a report that says so), or unknown (whether the run went on). `before` is the lines before the
+    trouble, `unknown` the unrecognized lines worth reporting, each behind those before it.
+    """
 
     findings: tuple[Finding, ...]
     files: tuple[str, ...]
     lines: int
     last: tuple[Untrusted, ...]
+    outcome: str
+    before: tuple[Untrusted, ...] = ()
+    unknown: tuple[Untrusted, ...] = ()
 
 
 OnLogProgress = Callable[[int, int], None]
@@ -42,17 +53,34 @@ def diagnose_logs(names: Iterable[str], *, progress: OnLogProgress | None = None
     total = sum(size for _name, size in paths)
     reader = LogScanner()
     done = 0
+    unread: list[Problem] = []
     for name, size in paths:
         reader.begin(name)
+        nothing = "is empty"
         for chunk_end, lines in _read_chunks(name):
+            if nothing and any(b"\0" in line for line in lines[:_LOOKED_AT]):
+                nothing = "is not text"
+                break
+            nothing = nothing and ("" if any(line.strip() for line in lines) else nothing)
             for line in lines:
                 reader.take(line)
             if progress is not None:
                 progress(done + min(chunk_end, size), total)
         done += size
+        if nothing:
+            unread.append(Problem(where=name, seen=nothing, fix=commands.WHY_LOG.fix("look", path=name)))
+    if len(unread) == len(paths):
+        raise InputError(commands.WHY_LOG, unread)
     reading = reader.reading()
+    findings = tuple(judge_log(reading))
     return LogExplanation(
-        findings=tuple(judge_log(reading)), files=reading.files, lines=reading.lines, last=reading.last
+        findings=findings,
+        files=reading.files,
+        lines=reading.lines,
+        last=reading.last,
+        outcome=find_outcome(findings, reading),
+        before=reading.troubles[0].before if reading.troubles else (),
+        unknown=tuple(line for each in reading.troubles[:_REPORTED] for line in (*each.before, each.text)),
     )
 
 

@@ -30,9 +30,10 @@ PEER_LOST = Diagnosis(
 
 UNKNOWN = Diagnosis(
     code="log-unknown",
-    title="an unrecognized error",
+    title="trouble that Aboard doesn't recognize",
     symptoms=("SomeError: a message that Aboard doesn't recognize",),
-    explanation="The log contains errors, but Aboard recognizes none of their messages.",
+    explanation="These lines look like trouble, but Aboard recognizes none of their messages.",
     fixes=f"{_ALL_LOGS}\n"
+    "aboard why --report-unknown --log LOG    # prints them redacted, as the text of an issue\n"
     "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then rerun, for a more detailed log",
 )

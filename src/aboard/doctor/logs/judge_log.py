@@ -1,6 +1,6 @@
 """From sightings in a log to a verdict: the earliest, most specific cause, with its consequences under it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from aboard.core.cluster.node_sets import fold_names
@@ -10,14 +10,21 @@ from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.output_patterns import PatternRole
 from aboard.doctor.collective import diagnoses as collective
 from aboard.doctor.logs import diagnoses as undetermined
+from aboard.doctor.logs.log_scanner import SURVIVED
 from aboard.doctor.logs.nccl_log import NcclLogSummary, list_missing_ranks
 from aboard.doctor.logs.sighting import ScannedLog, Sighting, is_clearly_before, is_near, sort_sightings
-from aboard.doctor.logs.sighting_findings import build_finding, describe_followers, find_code, list_odd_findings
+from aboard.doctor.logs.sighting_findings import (
+    build_finding,
+    describe_followers,
+    find_code,
+    format_trouble,
+    list_odd_findings,
+)
+from aboard.doctor.logs.trouble import ERROR
 from aboard.doctor.software import diagnoses as software
 
-# A run that printed this many lines of progress after an error survived it; buffers delay fewer.
-_SURVIVED = 100
 _MOST_CONSEQUENCES = 6
+_MORE_TROUBLES = 2
 
 
 def judge_log(log: ScannedLog) -> list[Finding]:
@@ -32,8 +39,18 @@ def judge_log(log: ScannedLog) -> list[Finding]:
     if not findings:
         findings += list(_list_survived_errors(log))
     others = [*list_odd_findings(log), *find_network_differences(log.nccl)]
+    if log.troubles and log.troubles[0].weight < ERROR and any(each.severity is Severity.WARN for each in others):
+        findings = [each for each in findings if each.code != undetermined.UNKNOWN.code]
     known = {finding.code for finding in findings}
     return [*findings, *(each for each in others if each.code not in known)]
+
+
+def find_outcome(findings: Sequence[Finding], log: ScannedLog) -> str:
+    """What a log comes to, in one word: see `LogExplanation`."""
+    alarms = [each for each in findings if each.severity > Severity.INFO]
+    if alarms:
+        return "trouble" if all(each.code == undetermined.UNKNOWN.code for each in alarms) else "verdict"
+    return "completed" if log.closed else "progress" if log.moving else "unknown"
 
 
 def choose_cause(fatal: list[Sighting]) -> Sighting | None:
@@ -99,7 +116,7 @@ def _explain_without_cause(fatal: list[Sighting], log: ScannedLog) -> list[Findi
     for finding in (
         find_incomplete_init(log),
         find_lost_peer(_filter_by_role(fatal, PatternRole.ECHO)),
-        describe_unknown_errors(log),
+        describe_troubles(log),
     ):
         if finding is not None:
             return [finding]
@@ -117,7 +134,7 @@ def _list_survived_errors(log: ScannedLog) -> Iterator[Finding]:
 
 
 def _is_survived(sighting: Sighting, log: ScannedLog) -> bool:
-    return log.progress - sighting.progress > _SURVIVED and sighting.message.role is not PatternRole.END
+    return log.progress - sighting.progress > SURVIVED and sighting.message.role is not PatternRole.END
 
 
 def _filter_by_role(sightings: Iterable[Sighting], role: PatternRole) -> list[Sighting]:
@@ -200,13 +217,20 @@ def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
     )
 
 
-def describe_unknown_errors(log: ScannedLog) -> Finding | None:
-    """Errors that match no known message."""
-    if not log.unknown:
+def describe_troubles(log: ScannedLog) -> Finding | None:
+    """Lines that look like trouble and match no known message: the worst, and up to two more."""
+    if not log.troubles:
         return None
-    seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(log.unknown[-3:]))
+    first, *others = log.troubles
+    seen = format_trouble(first, log)
+    if others:
+        seen += "; also " + "; ".join(format_trouble(each, log) for each in others[:_MORE_TROUBLES])
+    if len(others) > _MORE_TROUBLES:
+        seen += f"; and {format_count(len(others) - _MORE_TROUBLES, 'more line')}"
     return undetermined.UNKNOWN.finding(
-        nodes=(),
-        seen=f"found no known cause in {format_count(log.lines, 'line')}; the last errors are {seen}",
+        severity=Severity.WARN,
+        nodes=(first.node,) if first.node else (),
+        ranks=() if first.rank is None else (first.rank,),
+        seen=seen,
         fix=undetermined.UNKNOWN.fix(),
     )

@@ -9,19 +9,25 @@ from aboard.diagnoses.catalogue import KnownMessage, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternRole, PatternSource, cause, end
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.doctor.logs.line_filter import CLOSES, GROWS, STEP, WORTH, LineFilter, is_closing_line
 from aboard.doctor.logs.line_prefixes import ParsedLogLine, parse_log_line, split_terminal_line
 from aboard.doctor.logs.nccl_log import NcclLine, NcclLogSummary, parse_nccl_line
 from aboard.doctor.logs.pattern_keywords import extract_keywords
 from aboard.doctor.logs.sighting import ScannedLog, Sighting
 from aboard.doctor.logs.timestamps import parse_timestamp
-from aboard.doctor.logs.tracebacks import LoggedException, TracebackParser, is_exception_line
+from aboard.doctor.logs.tracebacks import LoggedException, TracebackParser
+from aboard.doctor.logs.trouble import Trouble, rank_troubles, thin_out, weigh_trouble
 from aboard.lazy_dataclass import dataclass
 
 LINE_LIMIT = 16_384
 _SHOWN = 400
 _MOST_SIGHTINGS = 20_000
 _MOST_SHAPES = 50_000
-_UNKNOWN = 5
+_BEFORE = 5
+_LAST_LINES = 20
+# A run that printed this many lines of progress after an error survived it; buffers delay fewer.
+SURVIVED = 100
+_DIGITS = re.compile(r"\d+")
 _RECENT = 40
 # torchrun's summary of a failure, one field a line.
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
@@ -46,58 +52,6 @@ _WRAPPERS = (
 )
 
 
-# Most of a log is progress, and a gigabyte must be skipped quickly: only a line with one of these words is parsed.
-_WORDS = (
-    *("rror", "xception", "raceback", "ailed", "ailure", "FAIL", "NCCL WARN", "imed out", "imeout", "IMEOUT", "timed"),
-    *("refused", "reset by", "losed", "illed", "illing", "signal", "SIG", "enied", "ot found", "No such", "no socket"),
-    *("annot", "an't", "exit", "Xid", "DUE TO", "oom", "OOM", "emory", "ismatch", "nterrupt", "Init ", "Bootstrap"),
-    *("Using network", "Using internal", "NET/IB", "NCCL version", "atchdog", "eartbeat", "RDMA", "Root Cause"),
-    *("CANCELLED", "ault", "bort", "uplicate", "stuck", "nable", "issing", "nvalid", "space left", "uota", "Read-only"),
-    *("responding", "tale", "blocked for", "nan", "NaN", "NAN", "inf", "host  ", "rank  ", "time  ", "exitcode"),
-    *("Expired", "Rewound", "CHANGED", "ssert", "llegal", "fallen", "ECC", "NVLink", "SXid", "Slowdown", "Ninja"),
-    *("nvalid", "unrecognized", "required", "Gated", "offline", "Offline", "reduction", "ready only", "central"),
-    *("Header", "UNAVAIL", "not match", "expects same", "core dumped", "FATAL", "binding", "equal to", "hostfile"),
-    *("requested", "torn", "unexpected", "Unexpected", "incomplete", "last enqueued", "throttle", "ultiple Ranks"),
-    *("mixed", "incompatible", "insufficient", "too old", "no GPU", "No CUDA", "no CUDA", "no kernel", "lookup"),
-    *("loss scale", "ancdata", "new thread", "fork", "bad_alloc", "mmap", "pos ", "not a valid", "have a file"),
-    *("local folder", "world size", "sendBytes", "recvValue", "peer", "ordinal", "handle", "Node failure", "Broken"),
-    *("No route", "nreachable", "resolve", "kex_", "returned", "ssh:", "command not", "chdir", "execve", "WorkNCCL"),
-    *("dump signal", "process down", "nv files", "device driver", "key in", "identification", "network addresses"),
-    *("monitoredBarrier", "Terminat", "terminat", "failed", "Enabled", "isabled", "retrying", "mark a variable"),
-    *("manag", " PD ", "PENDING", "Reason=", "exhausted"),
-)
-# Searched one by one: a pattern of all these words is three times as slow.
-_TRIGGERS = tuple(dict.fromkeys(_WORDS))
-_STEPS = ("loss", "step", "it/s]", "s/it", "iteration", "epoch", "Epoch", "tokens/s", "samples/s", "throughput")
-_DIGITS = b"0123456789"
-_MOST_LINE_SHAPES = 200_000
-
-# Flags of a line.
-DULL, PROGRESS, WORTH = 0, 1, 2
-
-
-class LineFilter:
-    """Remembers the shapes of lines without digits, so that a line like a known one is classified for free."""
-
-    def __init__(self) -> None:
-        self._shapes: dict[int, int] = {}
-
-    def kind(self, line: bytes) -> int:
-        shape = hash(line.translate(None, _DIGITS))
-        known = self._shapes.get(shape)
-        if known is None:
-            if len(self._shapes) >= _MOST_LINE_SHAPES:
-                self._shapes.clear()
-            known = self._shapes[shape] = _classify_line(line.decode("utf-8", "replace"))
-        return known
-
-
-def _classify_line(text: str) -> int:
-    worth = any(word in text for word in _TRIGGERS)
-    steps = any(word in text for word in _STEPS)
-    return (WORTH if worth else DULL) | (PROGRESS if steps else DULL)
-
-
 class LogScanner:
     """Feed it files by name and lines as bytes; `reading` is what it knows so far."""
 
@@ -111,11 +65,15 @@ class LogScanner:
         self._all_lines = all_lines
         self._files: list[str] = []
         self._lines = self._number = self._progress = 0
-        self._trigger = LineFilter()
+        self._filter = LineFilter()
         self._recent: deque[bytes] = deque(maxlen=_RECENT)
         self._seen: dict[tuple[object, ...], Sighting] = {}
         self._fitting: dict[str, tuple[KnownMessage, ...]] = {}
-        self._unknown: deque[Untrusted] = deque(maxlen=_UNKNOWN)
+        self._troubles: dict[str, Trouble] = {}
+        self._weights: dict[str, int] = {}
+        self._moves = self._moved = self._closed = 0
+        self._moved_line = self._first = b""
+        self._to_the_end = False
         self._traces = TracebackParser()
         self._index = LogNodeIndex()
         self._nccl = NcclLogSummary()
@@ -137,12 +95,17 @@ class LogScanner:
     def take(self, line: bytes) -> None:
         self._lines += 1
         self._number += 1
+        self._first = self._first or line
         self._last = line or self._last
-        kind = self._trigger.kind(line)
-        if kind & PROGRESS:
-            self._progress += 1
+        kind = self._filter.kind(line)
+        if kind & (STEP | GROWS):
+            self._progress += kind & STEP
+            self._moves += 1
+            self._moved, self._moved_line = self._lines, line
+        if kind & CLOSES and any(map(is_closing_line, split_terminal_line(line[:LINE_LIMIT]))):
+            self._closed = self._lines
         if not kind & WORTH and not (self._traces.waiting or self._block or self._all_lines):
-            if kind == DULL or self._number % 16 == 0:
+            if not kind & (STEP | GROWS) or self._number % 16 == 0:
                 self._recent.append(line)
             return
         for text in split_terminal_line(line[:LINE_LIMIT]):
@@ -155,7 +118,16 @@ class LogScanner:
             lines=self._lines,
             sightings=list(self._seen.values()),
             nccl=self._nccl,
-            unknown=list(self._unknown),
+            troubles=rank_troubles(
+                self._troubles.values(),
+                lines=self._lines,
+                closed_at=self._closed,
+                moved_at=self._moved,
+                moves=self._moves,
+                survived=SURVIVED,
+            ),
+            closed=self._closed > 0,
+            moving=self._is_moving(),
             progress=self._progress,
             by_address=self._index.by_address,
             by_rank=self._index.by_rank,
@@ -178,10 +150,50 @@ class LogScanner:
             if found:
                 self._record_sighting(known, found, parsed, text, raised)
                 return
-        if raised:
-            self._record_exception(raised, parsed)
-        elif not parsed.mild and is_exception_line(parsed.text):
-            self._unknown.append(Untrusted(parsed.text[:_SHOWN]))
+        if not (raised and self._record_exception(raised, parsed)):
+            self._note_trouble(parsed, line)
+
+    def _note_trouble(self, parsed: ParsedLogLine, line: str) -> None:
+        """Keeps a line that looks like trouble and matches no message."""
+        shape = _DIGITS.sub("0", line)
+        known = self._troubles.get(shape)
+        if known is not None:
+            known.count, known.last_at, known.moves = known.count + 1, self._lines, self._moves
+            return
+        weight = self._weights.get(shape)
+        if weight is None:
+            if len(self._weights) >= _MOST_SHAPES:
+                self._weights.clear()
+            weight = self._weights[shape] = weigh_trouble(parsed, line)
+        if not weight:
+            return
+        thin_out(self._troubles)
+        node, rank = self._find_source(parsed, {})
+        recent = list(self._recent)[-_BEFORE:]
+        before = [text.rstrip() for each in recent for text in split_terminal_line(each[:LINE_LIMIT])]
+        self._troubles[shape] = Trouble(
+            text=Untrusted(parsed.text.strip()[:_SHOWN]),
+            weight=weight,
+            file=len(self._files),
+            line=self._number,
+            at=parsed.at if parsed.at is not None else self._find_previous_time(),
+            node=node,
+            rank=rank,
+            before=tuple(Untrusted(text[:_SHOWN]) for text in before[-_BEFORE:]),
+            seen_at=self._lines,
+            last_at=self._lines,
+            moves=self._moves,
+        )
+
+    def _is_moving(self) -> bool:
+        """Whether the last progress is within the last tenth of the lines or of the time."""
+        if not self._moved:
+            return False
+        if self._lines - self._moved <= max(_LAST_LINES, self._lines // 10):
+            return True
+        ends = (self._first, self._moved_line, self._last)
+        first, moved, last = (parse_timestamp(each[:200].decode("utf-8", "replace")) for each in ends)
+        return first is not None and moved is not None and last is not None and last - moved <= (last - first) / 10
 
     def _match_messages(self, text: str) -> tuple[KnownMessage, ...]:
         """The messages that match lines of this shape, cached: a flood of errors is mostly one line."""
@@ -235,12 +247,12 @@ class LogScanner:
         if match:
             self._record_sighting(known, match, source, f"torchrun: rank {rank} on {source.node} exitcode {code}", None)
 
-    def _record_exception(self, exception: LoggedException, parsed: ParsedLogLine) -> None:
-        if any(name in exception.text for name in _WRAPPERS):
-            return
+    def _record_exception(self, exception: LoggedException, parsed: ParsedLogLine) -> bool:
         match = re.match(r"(?P<type>[\w.]+)", exception.text)
-        if match:
-            self._record_sighting(RAISED, match, parsed, exception.text, exception)
+        if match is None or any(name in exception.text for name in _WRAPPERS):
+            return False
+        self._record_sighting(RAISED, match, parsed, exception.text, exception)
+        return True
 
     def _record_sighting(
         self,

@@ -8,6 +8,7 @@ from aboard.diagnoses.fixes import FixTemplate, list_blanks
 from aboard.diagnoses.output_patterns import OutputPattern
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.logs.nccl_log import NcclLogSummary
+from aboard.doctor.logs.trouble import Trouble
 from aboard.lazy_dataclass import dataclass
 
 
@@ -58,8 +59,12 @@ class ScannedLog:
     lines: int
     sightings: list[Sighting]
     nccl: NcclLogSummary
-    unknown: list[Untrusted]
+    # Lines that look like trouble and match no message, the worst first.
+    troubles: list[Trouble]
     progress: int
+    # Whether a line says that the run ended well, and whether it made progress up to the end.
+    closed: bool
+    moving: bool
     # Names of nodes by address and by rank, where lines gave them.
     by_address: Mapping[str, str]
     by_rank: Mapping[int, str]

@@ -10,6 +10,7 @@ from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.doctor.logs.nccl_log import find_stall, format_stall
 from aboard.doctor.logs.sighting import ScannedLog, Sighting, is_near, sort_sightings
+from aboard.doctor.logs.trouble import Trouble
 
 _QUOTED = 300
 # Messages that don't end a run.
@@ -87,7 +88,16 @@ def list_odd_findings(log: ScannedLog) -> Iterator[Finding]:
         )
 
 
-def format_place(sighting: Sighting, log: ScannedLog) -> str:
+def format_trouble(trouble: Trouble, log: ScannedLog) -> str:
+    """Who printed it, the quoted line and its place."""
+    who = f"rank {trouble.rank}" if trouble.rank is not None else ""
+    who = f"{who} on {trouble.node}" if who and trouble.node else who or trouble.node
+    quoted = f'"{escape_text(" ".join(trouble.text.raw().split()), _QUOTED)}" ({format_place(trouble, log)})'
+    often = f", {trouble.count} times" if trouble.count > 1 else ""
+    return f"{who}: {quoted}{often}" if who else f"{quoted}{often}"
+
+
+def format_place(sighting: Sighting | Trouble, log: ScannedLog) -> str:
     """The file name and line of a sighting."""
     name = escape_text(log.files[sighting.file - 1].rpartition("/")[2])
     return f"line {sighting.line}" if name == "-" else f"{name}:{sighting.line}"

@@ -12,7 +12,7 @@ from typed_commands import aboard
 from aboard.commands.why.log_files import diagnose_logs
 from aboard.diagnoses import Finding, InputError, Severity
 from aboard.doctor.gpu.gpu_errors import XIDS, find_xid_meaning
-from aboard.doctor.logs.judge_log import judge_log
+from aboard.doctor.logs.judge_log import find_outcome, judge_log
 from aboard.doctor.logs.line_prefixes import parse_log_line
 from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.doctor.logs.timestamps import parse_timestamp
@@ -156,7 +156,8 @@ def test_an_unknown_error_is_said_to_be_one() -> None:
     (finding,) = told("FrobnicationError: the frob is out of tune")
     assert finding.code == "log-unknown"
     assert "out of tune" in finding.seen
-    assert len(finding.fix.splitlines()) == 2
+    assert finding.severity is Severity.WARN
+    assert "--report-unknown" in finding.fix
 
 
 def test_the_users_own_line_is_named() -> None:
@@ -240,6 +241,17 @@ def test_files_of_any_kind(tmp_path: Path) -> None:
     assert len(found.files) == 2
 
 
+def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
+    """An empty or binary file is no healthy log; beside others it is passed over."""
+    (tmp_path / "empty").write_bytes(b"\n\n")
+    (tmp_path / "binary").write_bytes(b"\x7fELF\0\0\0")
+    (tmp_path / "log").write_text("step 1 loss 2\n")
+    with pytest.raises(InputError) as raised:
+        diagnose_logs([str(tmp_path / "empty"), str(tmp_path / "binary")])
+    assert [problem.seen for problem in raised.value.problems] == ["is empty", "is not text"]
+    assert diagnose_logs([str(tmp_path / "log"), str(tmp_path / "binary")]).outcome == "progress"
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """All that can't be read is told at once."""
     with pytest.raises(InputError) as raised:
@@ -257,6 +269,62 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert aboard("why", "--log", str(tmp_path / "a")).code == 0
     several = aboard("why", "--json", "--log", str(tmp_path / "a"), str(tmp_path / "b"))
     assert json.loads(several.stdout)["findings"][0]["code"] == "log-gpu-memory"
+    (tmp_path / "c").write_text("[E] the frob of 10.1.2.3 is out of tune\n")
+    unknown = aboard("why", "--log", str(tmp_path / "c"))
+    assert (unknown.code, "out of tune" in unknown.stdout) == (1, True)
+    reported = aboard("why", "--report-unknown", "--log", str(tmp_path / "c"))
+    assert ("out of tune" in reported.stdout, "10.1.2.3" in reported.stdout) == (True, False)
     assert aboard("why", "--log", str(tmp_path / "none")).code == 3
     assert aboard("why", "--json", "log-gpu-memory").code == 3
     assert aboard("why", "--bundle", "x", "--log", "y").code == 3
+
+
+def outcome(*lines: str) -> str:
+    reader = LogScanner()
+    reader.begin("a.log")
+    for line in lines:
+        reader.take(line.encode())
+    reading = reader.reading()
+    return find_outcome(judge_log(reading), reading)
+
+
+STEPS = tuple(f"shard {number} of 900 ready" for number in range(1, 200))
+OTHER = tuple(f"{letter} says hello" for letter in "abcdefghijklmnopqrstuvwxyz")
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        ((*STEPS,), "progress"),
+        ((*STEPS, *OTHER), "unknown"),
+        (("loading", "{'train_runtime': 3.2, 'epoch': 1.0}"), "completed"),
+        (("job 12 exited with exit code 0",), "completed"),
+        (("loading", "still loading"), "unknown"),
+        (("E1119 10:00:00.123 42 engine.cc:7] the frob is bent",), "trouble"),
+        (("[ 12.345678] Kernel panic - not syncing: sysrq",), "trouble"),
+        (("<2>[   12.345678] the frob is bent",), "trouble"),
+        (("gpu1:12:14 [0] frob.cc:7 NCCL WARN the frob is bent",), "trouble"),
+        (
+            ("gpu1: frobbing", "WARNING the frob is bent", "WARNING the frob is bent", "WARNING the frob is bent"),
+            "trouble",
+        ),
+        (("ERROR the frob is bent", *STEPS), "progress"),
+        (("{'train_runtime': 3.2}", *("WARN the frob is bent",) * 5), "completed"),
+        ((f"[rank3]: {OOM}",), "verdict"),
+        (("the frob is bent: could not straighten it",), "trouble"),
+    ],
+)
+def test_what_a_log_comes_to(lines: tuple[str, ...], wanted: str) -> None:
+    """Trouble without a known message is never silent; progress or an end that went well after it says it was none."""
+    assert outcome(*lines) == wanted
+
+
+def test_unknown_trouble_has_its_place_and_what_came_before() -> None:
+    """The worst line leads, with rank and node; wrappers around it don't."""
+    lines = (
+        *("step 1", "gpu4: [rank5]: frobbing", "gpu4: [rank5]: [E] the frob is bent"),
+        "subprocess.CalledProcessError: Command 'frob' returned non-zero exit code",
+    )
+    (finding,) = told(*lines)
+    assert (finding.code, finding.nodes, finding.ranks) == ("log-unknown", ("gpu4",), (5,))
+    assert finding.seen.startswith('rank 5 on gpu4: "[E] the frob is bent" (a.log:3)')
