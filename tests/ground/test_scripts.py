@@ -189,12 +189,36 @@ def test_a_launcher_that_got_through_is_ended_and_named(two: Launches) -> None:
     assert "torchrun --nnodes 2 show.py 0" in ran.said
 
 
-def test_a_script_that_calls_no_launcher(two: Launches) -> None:
-    """Its exit code, and what to type."""
+def test_a_script_that_fails_before_a_launcher(two: Launches) -> None:
+    """Its exit code, and what to type; no preflight has refused it."""
     two.put("run.sh", "echo nothing\nexit 5\n")
     ran = two.launch("--", "bash", "run.sh")
     assert ran.code == 5, ran.said
     assert "capture-none" in ran.said
+    assert "  failed  " in two.aboard("status", ran.run).stdout
+
+
+def test_a_script_without_ranks_is_not_monitored(two: Launches) -> None:
+    """Such as a Ray driver: its exit code, a status of its own, and a note at its start; not if --capture was typed."""
+    two.put("run.sh", "echo driving; sleep 3\n")
+    ran = two.launch("--", "bash", "run.sh")
+    assert ran.code == 0, ran.said
+    assert ran.said.count("note: the script on n1 is not monitored until it calls a launcher\n") == 1
+    assert ran.said.endswith("not monitored: the script on n1 ended with exit code 0, and called no launcher\n")
+    assert "  not monitored  " in two.aboard("status", ran.run).stdout
+    two.put("run.sh", "echo driving\n")
+    assert "capture-none" in two.launch("--capture", "--", "bash", "run.sh").said
+
+
+def test_a_script_that_fails_after_its_run_has_failed(two: Launches) -> None:
+    """Exit code, status, `why` and page agree, although all ranks succeeded."""
+    two.put("run.sh", "torchrun --nnodes 2 show.py 0\n./evaluate.sh\n")
+    ran = two.launch("--", "bash", "run.sh")
+    assert ran.code == 127, ran.said
+    assert ran.verdict["code"] == "capture-after"
+    assert "  failed  " in two.aboard("status", ran.run).stdout
+    assert "capture-after" in two.aboard("why", ran.run).stdout
+    assert "capture-after" in two.aboard("report", ran.run, "--data").stdout
 
 
 def test_a_dry_run_runs_no_line(two: Launches) -> None:

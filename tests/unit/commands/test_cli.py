@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deadlines import slowness
@@ -17,6 +18,9 @@ from typed_commands import aboard
 from aboard.commands.command_line import main
 from aboard.commands.sandbox.command import _build_terminal_environment
 from aboard.commands.shared.options.typed_words import find_values, format_typed_command
+from aboard.core.launchers.capture_failures import build_late_failure
+from aboard.core.run.events import Event
+from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 
 
@@ -244,6 +248,29 @@ def test_status_of_a_run_whose_nodes_are_being_checked(tmp_path: Path, monkeypat
         claim.release()
     assert shown.code == 0
     assert "running" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "explained"),
+    [
+        ({"code": 0, "why": "it called no launcher", "monitored": False}, "not monitored", "nothing wrong"),
+        ({"code": 127, "why": "the script on n1 ended with exit code 127"}, "failed", "capture-after"),
+    ],
+)
+def test_the_end_of_a_script_is_that_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], state: str, explained: str
+) -> None:
+    """Status and `why` agree: one without ranks never finished, and one that failed after its run has failed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run = Runs.of(os.environ).open_or_create("20261116-1950-calm-crane")
+    record = Record.open(run, ranks=1)
+    if end["code"]:
+        record.event(Event(node="", at=1.0, kind="finished", data={"code": 0, "why": "all ranks ended"}))
+        record.write_findings([build_late_failure(run.id, "n1", "ended with exit code 127")])
+    record.event(Event(node="", at=2.0, kind="finished", data=end))
+    record.close()
+    assert json.loads(aboard("status", run.id, "--json").stdout)["runs"][0]["state"] == state
+    assert explained in aboard("why", run.id).stdout
 
 
 def test_values_of_variables_are_found_in_a_command_line() -> None:

@@ -23,6 +23,7 @@ from aboard.commands.launch.slurm.continue_job import continue_training, requeue
 from aboard.commands.launch.slurm.job_conductor import JobWatch, record_own_job
 from aboard.commands.launch.slurm.watch_job import VIEWER_SECONDS
 from aboard.core.exit_codes import EXIT_INTERRUPTED
+from aboard.core.launchers.capture_failures import build_late_failure
 from aboard.core.plan.plan import Plan
 from aboard.core.slurm.job_ending import JobEnding
 from aboard.record.run_directory import RunDirectory
@@ -31,7 +32,7 @@ from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.scripts.script_sessions import ScriptObserver
+    from aboard.commands.launch.scripts.script_sessions import ScriptEnd, ScriptObserver
 
 # Assumed for a node without a slot count, to divide the log space among ranks.
 USUAL_SLOTS = 8
@@ -110,6 +111,8 @@ class LaunchSession:
                     on_report=on_report,
                     on_conductor=began,
                 )
+                if result.script is not None:
+                    result = self._conclude_script(result, result.script, notifier)
                 if stop.conductor is not None:
                     # Now with the port that was used.
                     record.write_plan(encode_plan(stop.conductor.plan))
@@ -137,6 +140,22 @@ class LaunchSession:
         if self._watch is not None:
             await asyncio.sleep(VIEWER_SECONDS if self.spec.run is not None else 0)
             await requeue_job(self._watch)
+
+    def _conclude_script(self, result: LaunchResult, end: "ScriptEnd", notifier: RunNotifier) -> LaunchResult:
+        """Records how a script ended as the end of the run, which its exit code, status, `why` and page agree on."""
+        outcome, why = result.outcome, f"the script on {end.node} {end.reason}"
+        if outcome is None:
+            if end.code == 0 and not result.refused:
+                notifier.note_end(code=0, why=f"{why}, and called no launcher", monitored=False)
+            elif end.code != 0:
+                notifier.note_end(code=end.exit_code, why=why)
+            return result
+        if outcome.code == 0 and end.code != 0:
+            failure = build_late_failure(self.run.id, end.node, end.reason)
+            outcome = replace(outcome, code=end.exit_code, why=why, findings=(failure, *outcome.findings))
+        step = None if result.progress is None else result.progress.step
+        notifier.note_end(code=outcome.code, why=outcome.why, step=step)
+        return replace(result, outcome=outcome)
 
     async def _continue_job(self, result: LaunchResult) -> str:
         if (

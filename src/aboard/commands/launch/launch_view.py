@@ -27,7 +27,7 @@ from aboard.commands.shared.printed_output import print_findings, print_report, 
 from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.commands.shared.status_marks import FINE
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
+from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import Action
 from aboard.core.run.run_state import describe_spare, describe_unsent
@@ -129,6 +129,10 @@ class LaunchView:
             # A terminal shows one of them at a time.
             self._live.close()
         self._look()
+
+    def script_note(self, text: str) -> None:
+        """Shows what holds for the script."""
+        self.say(f"note: {text}")
 
     def script_waits(self, text: str) -> None:
         """Shows what a script does before it calls its launcher: below the lines, or each new thing in a line."""
@@ -263,7 +267,13 @@ def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, comma
     """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
     if result.outcome is None or result.progress is None:
         print_findings(console, [finding for finding in result.reasons if finding.severity > Severity.INFO])
-        return (result.script.code if result.script is not None else None) or EXIT_BLOCKED
+        if result.script is not None and not result.reasons:
+            console.print(
+                f"not monitored: the script on {result.script.node} {result.script.reason}, and called no launcher",
+                markup=False,
+            )
+            return 0
+        return (result.script.exit_code if result.script is not None else 0) or EXIT_BLOCKED
     end = FinishedRun(
         progress=result.progress,
         findings=result.outcome.findings,
@@ -275,8 +285,4 @@ def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, comma
         adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )
     print_report(console, FinishedRunView(end), format_summary_lines(end))
-    script_code = 0
-    if result.script is not None and result.script.code != 0:
-        script_code = result.script.code or EXIT_FAILED
-        console.print(f"the script on {result.script.node} {result.script.reason}", markup=False)
-    return result.outcome.code or script_code
+    return result.outcome.code

@@ -12,7 +12,7 @@ from aboard.commands.shared.local_checkpoints import list_checkpoints
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.events import Measurement
 from aboard.core.run.run_progress import RunProgress
-from aboard.core.run.run_state import GenerationEnd, Run
+from aboard.core.run.run_state import WHY_CHARS, GenerationEnd, Run
 from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
 from aboard.doctor.death.lost_conductor import LostConductor, explain_lost_conductor
@@ -23,7 +23,17 @@ from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
 
 SummaryState = Literal[
-    "running", "finished", "failed", "stopped", "refused", "blocked", "lost", "pending", "ended", "unknown"
+    "running",
+    "finished",
+    "failed",
+    "stopped",
+    "not monitored",
+    "refused",
+    "blocked",
+    "lost",
+    "pending",
+    "ended",
+    "unknown",
 ]
 
 
@@ -107,6 +117,8 @@ def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]
     lost = state == "lost"
     findings = (_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings))
     note = folded.stopping if state == "stopped" else next(iter(folded.notices.values()), "")
+    if state == "not monitored" and folded.finished is not None:
+        note = folded.finished["why"].visible(WHY_CHARS)
     if state == "blocked" and findings:
         state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
     elif state == "blocked":
@@ -155,6 +167,8 @@ def _describe_state(run: RunDirectory, folded: Run) -> SummaryState:
     if folded.finished is not None:
         if folded.stopping:
             return "stopped"
+        if folded.finished.get("monitored") is False:
+            return "not monitored"
         return "finished" if folded.finished.get("code") == 0 else "failed"
     # The conductor vanished without recording an end; the leases have stopped its ranks.
     return "lost" if run.state is RunState.LOST else "blocked"

@@ -84,7 +84,9 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
     unhurt = _is_unhurt(recorded, folded) if over else stall is not None
     evidence = _build_end_evidence(recorded, folded) if recorded.plan is not None else None
     end = conclude_run(evidence, stall, unhurt=unhurt) if evidence is not None else Judgement()
-    findings = list(end.findings or (() if recorded.snapshots else recorded.findings))
+    # A script may have failed after its run, or another run of it before.
+    has_failed = folded.finished is not None and bool(folded.finished.get("code"))
+    findings = list(end.findings or (() if recorded.snapshots and not has_failed else recorded.findings))
     if not findings:
         findings = [each for each in _judge_log_lines(recorded.lines) if each.severity > Severity.INFO]
     elif findings[0].code in _GENERAL:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from aboard.core.launchers.captured_launch import Capture
 from aboard.core.secrets.secret_scrubber import mask_words
-from aboard.diagnoses import InputError
+from aboard.diagnoses import Finding, InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import captured_scripts
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
@@ -33,6 +33,12 @@ def build_no_launcher_error(node: str, command: Sequence[str], end: str, launch:
         "command": quote_command_line(mask_words(command)),
     }
     return InputError.of(captured_scripts.NONE, node, seen, "rank" if end == FINE else "failed", **rest)
+
+
+def build_late_failure(run: str, node: str, end: str) -> Finding:
+    """The script ended with an error after all of its runs had succeeded."""
+    seen = f"its run has succeeded; then the script on {node} {end}"
+    return captured_scripts.AFTER.finding(nodes=(node,), seen=seen, fix=captured_scripts.AFTER.fix(run=run))
 
 
 def build_missing_launcher_error(node: str, end: str, first: Capture) -> InputError:

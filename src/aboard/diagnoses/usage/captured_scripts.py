@@ -41,15 +41,25 @@ DIFFERS = Diagnosis(
 
 NONE = Diagnosis(
     code="capture-none",
-    title="a script ended without calling a launcher",
-    symptoms=("ended with exit code 0, and called no launcher",),
+    title="a script failed before it called a launcher, or a launcher started no ranks",
+    symptoms=("ended with exit code 1, and called no launcher",),
     explanation=f"{_ONCE} This script called neither torchrun, deepspeed nor accelerate launch, so there is no run."
-    " A script whose commands each rank should run needs --no-capture.",
+    " A script whose commands each rank should run needs --no-capture. A script that ends with exit code 0 is not"
+    " monitored, and no failure, unless its name is that of a launcher or --capture was typed.",
     fixes={
         "rank": "if each rank should run it: {launch:shell aboard launch --no-capture} -- {command:shell}",
         "failed": "read its output, which is above; if each rank should run it:"
         " {launch:shell aboard launch --no-capture} -- {command:shell}",
     },
+)
+
+AFTER = Diagnosis(
+    code="capture-after",
+    title="a script failed after its run had succeeded",
+    symptoms=("line 9: evaluate.sh: command not found",),
+    explanation="The ranks have ended without an error. The script went on behind its launcher, and its own exit code"
+    " is not 0. It is the exit code of the run, as it would be without Aboard.",
+    fixes="aboard logs {run} --script -n all    # what the script printed",
 )
 
 MISSING = Diagnosis(

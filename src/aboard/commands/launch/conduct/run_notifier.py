@@ -107,6 +107,17 @@ class RunNotifier:
             case _:
                 pass
 
+    def note_end(self, *, code: int, **data: Any) -> None:
+        """Records and shows the end of a script, if the last run that it started ended otherwise."""
+        run = None if self._conductor is None else self._conductor.run
+        if run is not None and run.finished is not None and run.finished.get("code") == code:
+            return
+        event = Event(node="", at=time(), kind="finished", data={"code": code, **data})
+        if run is not None:
+            run.apply(event)
+        self._record.event(event)
+        self.event(event)
+
     # -- messages ----------------------------------------------------------------------------------------
 
     def tell_unstarted(self, blockers: Sequence[Finding]) -> None:

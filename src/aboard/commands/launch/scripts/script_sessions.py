@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from aboard.core.cluster.node import Node
-from aboard.core.exit_codes import convert_wait_code
+from aboard.core.exit_codes import EXIT_FAILED, convert_wait_code
 from aboard.core.launchers.captured_launch import RUN_ITSELF, Capture, parse_capture
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import STREAMS, Event
@@ -49,6 +49,8 @@ class ScriptObserver(Protocol):
 
     def script_captured(self, text: str, notes: Sequence[str]) -> None: ...
 
+    def script_note(self, text: str) -> None: ...
+
     def script_waits(self, text: str) -> None: ...
 
     def script_resumes(self) -> None: ...
@@ -61,12 +63,13 @@ class ScriptLog:
         self._file = file
 
     def script_line(self, node: str, stream: str, text: str) -> None:
-        self._file.write(f"[script on {node}] {text}\n")
-        self._file.flush()
+        print(f"[script on {node}] {text}", file=self._file, flush=True)
 
     def script_captured(self, text: str, notes: Sequence[str]) -> None:
-        self._file.writelines(f"{line}\n" for line in (text, *(f"note: {escape_lines(note)}" for note in notes)))
-        self._file.flush()
+        print(text, *(f"note: {escape_lines(note)}" for note in notes), sep="\n", file=self._file, flush=True)
+
+    def script_note(self, text: str) -> None:
+        print(f"note: {text}", file=self._file, flush=True)
 
     def script_waits(self, text: str) -> None:
         """Nobody is looking."""
@@ -87,6 +90,10 @@ class ScriptEnd:
     def reason(self) -> str:
         """How it ended, in words behind its name."""
         return self.why if self.code is None else f"ended with exit code {self.code}"
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_FAILED if self.code is None else self.code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +136,7 @@ class ScriptSessions:
         self.parallel, self.withdrawn = asyncio.Event(), asyncio.Event()
         self._second: tuple[_NodeScript, int] | None = None
         self._judging: set[asyncio.Task[None]] = set()
+        self._has_noted = bool(first)
 
     async def _judge_step(self, script: "_NodeScript", number: int) -> None:
         """Lets an srun run that is none for us; another waits, and is a second launcher unless it is one of a loop."""
@@ -287,6 +295,9 @@ class ScriptSessions:
             script.flush()
 
     async def _show_activity(self, script: "_NodeScript") -> None:
+        if not self._has_noted and not script.called:
+            self._has_noted = True
+            self._script_observer.script_note(f"the script on {script.node} is not monitored until it calls a launcher")
         with suppress(TransportError):
             activity = await script.session.get_activity()
             command, name = activity.command.visible(200), activity.script.visible(200)

@@ -340,6 +340,9 @@ class ScriptStages:
             outcome = end if name == self._first.name else await self._peers.wait(name)
             if not isinstance(outcome, ScriptEnd):
                 raise build_missing_launcher_error(self._first.name, end.reason, _require_capture(name, outcome))
+        typed_launcher = self._script.forced or self._script.front_end
+        if self._result is None and end.code == 0 and not typed_launcher:
+            return LaunchResult(report=None, script=end)
         if self._result is None:
             error = build_no_launcher_error(self._first.name, self._script.words, end.reason, self._script.launch)
             return _refuse(error, end)
