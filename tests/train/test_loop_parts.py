@@ -4,21 +4,26 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import AutoConfig
 
 from aboard.core.plan.training_settings import Training
+from aboard.diagnoses import AboardError
 from aboard.trainer.batch_plan import BatchPlanner
 from aboard.trainer.collate import Collator
 from aboard.trainer.data.sampling.packed_sequences import PackedSequence
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw, mix_sources
+from aboard.trainer.distributed.rank_context import join_process_group
 from aboard.trainer.learning_rate import compute_learning_rate
 from aboard.trainer.metrics.metrics_report import format_metrics
 from aboard.trainer.metrics.time_ledger import TimeLedger
 from aboard.trainer.model.loss import compute_loss_sum
+from aboard.trainer.model.meta_model import build_with_attention, can_import
 from aboard.trainer.prefetch import Prefetcher
 from aboard.trainer.progress import TrainingProgress
 
@@ -37,6 +42,39 @@ def batches(
         rank=rank,
         world=world,
     )
+
+
+# -- which device, which attention -----------------------------------------------------------------------------------
+
+
+def test_a_rank_that_finds_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head asked for GPUs, and something hides them from this rank; `device: cpu` is who wants it."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(AboardError, match="torch can't use this node's GPUs: Torch not compiled") as raised:
+        join_process_group(replace(TRAINING, device="cuda"))
+    assert raised.value.diagnosis.code == "gpu-cuda"
+    for device in ("auto", "cpu"):
+        assert join_process_group(replace(TRAINING, device=device)).device.type == "cpu"  # type: ignore[arg-type]
+
+
+def test_attention_that_does_not_work_here_is_left_for_the_model_s_own() -> None:
+    """`auto` tries flash-attn; a user's choice is never replaced."""
+    config = AutoConfig.for_model("llama", hidden_size=32, intermediate_size=64, num_hidden_layers=1, vocab_size=64)
+    model = build_with_attention(TRAINING, config, ("flash_attention_2", None))
+    assert model.config._attn_implementation == "sdpa"
+    with pytest.raises(AboardError, match="can't be built"):
+        build_with_attention(TRAINING, config, ("flash_attention_2",))
+
+
+def test_an_extension_that_was_built_for_another_torch_counts_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is installed, and can't be imported."""
+    (tmp_path / "broken_extension.py").write_text("raise ImportError('undefined symbol: _ZN3c105ErrorC2')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not can_import("broken_extension")
+    assert can_import("json")
 
 
 # -- which bins ------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def test_no_step_waits_for_the_device(
     """From the batch to the update, no value is read back by the host: neither by us, nor by the model."""
     training = settled(family, packing, max_steps=6, logging_steps=6, sharding=sharding, gradient_accumulation_steps=2)
     for found in crew.run(world, waited, training):
-        assert not [stack for stack in found if any("train/step.py" in frame for frame in stack)]
+        assert not [stack for stack in found if any("trainer/step.py" in frame for frame in stack)]
 
 
 @pytest.mark.parametrize(("world", "sharding"), [(1, "none"), (2, "none"), (2, "full")])

@@ -30,7 +30,7 @@ def measure_collectives(watch: RankWatch) -> None:
     task, backend = watch.task, watch.task["backend"]
     if backend == "nccl":
         if not torch.cuda.is_available():
-            raise RuntimeError("torch finds no GPU that works, although the driver has some")
+            raise RuntimeError("torch can't use the GPUs: " + find_cuda_error())
         torch.cuda.set_device(task["local"])
         watch.log_folder = tempfile.mkdtemp(prefix="aboard-nccl-")
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,BOOTSTRAP,ENV,GRAPH")
@@ -53,6 +53,14 @@ def measure_collectives(watch: RankWatch) -> None:
     watch.send(done=True)
     watch.may_end.wait(task["stall"])
     watch.finish()
+
+
+def find_cuda_error() -> str:
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).strip().splitlines()[0]
+    return "it finds none, although the driver has some"
 
 
 def open_store(watch: RankWatch, port: int) -> Any:

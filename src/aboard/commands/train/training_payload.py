@@ -22,8 +22,10 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
+from aboard.core.slurm.job_nodes import NO_GPUS_OPTION
 from aboard.diagnoses import Finding, Shell
 from aboard.diagnoses.catalogue import list_declaring_files
+from aboard.doctor.gpu.cuda_support import find_unusable_gpus
 from aboard.doctor.gpu.nvidia_smi import DRIVER
 from aboard.doctor.host.memory import MEMORY, MEMORY_CGROUPS
 from aboard.doctor.software.node_software import SOFTWARE
@@ -135,9 +137,12 @@ class TrainingPayload:
         """The plan with the settings in each rank's environment; raises TrainingFinished if no steps remain."""
         settings = self.inputs.settings
         ranks = {part.node.name: len(part.starts) for part in plan.parts}
-        cards = list_cards(facts, list(ranks))
+        device = settings.settings["device"]
+        cards = dict.fromkeys(ranks, ()) if device == "cpu" else list_cards(facts, list(ranks))
         bf16 = settings.bf16 if settings.bf16 is not None else has_bf16(cards, list(ranks))
         training = self.inputs.training(bf16=bf16)
+        if device == "auto" and _has_gpus(plan, facts, cards):
+            training = replace(training, device="cuda")
         refused = self._resume(plan, facts, training)
         if refused:
             return plan, refused
@@ -151,6 +156,7 @@ class TrainingPayload:
             memory=_collect_memory(facts),
             model=self.inputs.facts,
             tokens=self.inputs.vocabulary,
+            unusable_gpus=find_unusable_gpus(facts),
             packed=settings.packing,
             standbys=self.standbys,
             tracker_variables=list_tracker_variables(training, plan, self.environ, withheld),
@@ -211,6 +217,13 @@ def list_cards(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[GpuSpec, .
         if not driver.cards and name not in cards:
             cards[name] = ()
     return {name: cards[name] for name in nodes if name in cards}
+
+
+def _has_gpus(plan: Plan, facts: Facts, cards: Mapping[str, tuple[GpuSpec, ...]]) -> bool:
+    """Whether slots are GPUs on any node: a Slurm job without GPUs uses CPUs on purpose."""
+    drivers = facts.of(DRIVER)
+    nodes = [part.node for part in plan.parts if NO_GPUS_OPTION not in part.node.step_options]
+    return any(cards.get(node.name) or (node.name in drivers and drivers[node.name].cards) for node in nodes)
 
 
 def has_bf16(cards: Mapping[str, tuple[GpuSpec, ...]], nodes: Sequence[str]) -> bool:

@@ -124,7 +124,7 @@ full_determinism
   because the order of data and sums is always the same on the same ranks
   remove
 
-use_cpu no_cuda local_rank ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph
+local_rank ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph
 ddp_backend ddp_timeout
   because ranks, devices and process groups are derived from the nodes
   remove the `cluster` section sets nodes and slots

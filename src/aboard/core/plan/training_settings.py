@@ -19,6 +19,8 @@ Precision = Literal["float32", "bfloat16", "float16"]
 Checkpointing = bool | Literal["selective"]
 SaveSteps = int | Literal["auto"] | None
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
+# The head turns `auto` into `cuda` where nodes have GPUs.
+Device = Literal["auto", "cpu", "cuda"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 DEFAULT_OUTPUT_DIR = "output"
@@ -277,6 +279,12 @@ class Training:
     chunked_loss: bool = setting(
         "Compute the output layer and the loss for some positions at a time: logits never exist as a whole.",
         default=False,
+        consent="harmless",
+    )
+    device: Device = setting(
+        "auto: GPUs if the nodes have any, and then all must work; cpu: CPUs in any case; cuda: GPUs or nothing.",
+        default="auto",
+        hints=dict.fromkeys(("use_cpu", "no_cuda"), "device: cpu"),
         consent="harmless",
     )
     bf16: bool = setting(

@@ -9,12 +9,14 @@ from aboard.core.cluster.node_commands import enter_container, format_node_comma
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
-from aboard.diagnoses import Finding, Shell, chain_commands, format_shell, join_fixes
+from aboard.diagnoses import Finding, Severity, Shell, chain_commands, format_shell, join_fixes
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.doctor.collective import diagnoses as collective, multi_node_probe
 from aboard.doctor.collective.multi_node_probe import COLLECTIVE, CollectiveResult
 from aboard.doctor.collective.nccl_rules import NCCL_RULES
 from aboard.doctor.collective.participants import TORCH
+from aboard.doctor.gpu import diagnoses as gpu
+from aboard.doctor.gpu.cuda_support import CUDA
 from aboard.doctor.network.mesh_probe import get_mesh
 from aboard.doctor.shared.majority import group_by_value
 from aboard.doctor.shared.unknown_answers import list_unknown_diagnoses, make_unknown_rule
@@ -22,15 +24,36 @@ from aboard.doctor.shared.unknown_answers import list_unknown_diagnoses, make_un
 # A fault with two names is the link between them.
 _NODES_OF_LINK = 2
 _MAX_COMMANDS = 3
+# How a rank says that torch imports but finds no GPU (rank_measurement.py).
+_NO_CUDA = "torch can't use the GPUs"
 
 
 def find_dead_ranks(facts: Facts) -> Iterator[Finding]:
     """A node whose Python can't import torch, or whose rank dies silently, can't take part in a run."""
     for why, names in group_by_value(dict(_get_result(facts).dead)).items():
+        if _NO_CUDA in why:
+            yield gpu.CUDA.finding(
+                severity=Severity.BLOCK,
+                nodes=names,
+                seen=f"the test rank failed: {why}",
+                fix=join_fixes(*(gpu.CUDA.fix("look", node=name) for name in names[:_MAX_COMMANDS])),
+            )
+            continue
         yield collective.NO_RANK.finding(
             nodes=names,
             seen=f"the test rank failed: {why}",
             fix=join_fixes(*(collective.NO_RANK.fix(command=each) for each in _list_torch_commands(facts, names))),
+        )
+
+
+def find_cpu_builds(facts: Facts) -> Iterator[Finding]:
+    """The job then uses gloo on CPUs, and its table says nothing about the GPUs."""
+    names = tuple(name for name, node in facts.of(TORCH).items() if node.torch and node.gpus and not node.cuda)
+    if names and CUDA.name not in facts.answers:
+        yield gpu.CUDA.finding(
+            nodes=names,
+            seen=f"torch is a CPU build on {node_sets.fold_names(names)}, so no collective between GPUs was tested",
+            fix=join_fixes(*(gpu.CUDA.fix("look", node=name) for name in names[:_MAX_COMMANDS])),
         )
 
 
@@ -175,6 +198,7 @@ SUBJECT = Subject(
     multi_node_probes=(COLLECTIVE,),
     rules=(
         find_dead_ranks,
+        find_cpu_builds,
         find_failures,
         find_wrong_results,
         find_slow_links,
@@ -184,7 +208,7 @@ SUBJECT = Subject(
         *NCCL_RULES,
         make_unknown_rule(TORCH),
     ),
-    diagnoses=(*list_diagnoses(collective), *list_unknown_diagnoses((TORCH,))),
+    diagnoses=(*list_diagnoses(collective), gpu.CUDA, *list_unknown_diagnoses((TORCH,))),
     untested=list_untested_nodes,
 )
 

@@ -95,6 +95,35 @@ DRIVER = warning(
     },
 )
 
+CUDA = warning(
+    code="gpu-cuda",
+    title="torch can't use a node's GPUs",
+    symptoms=(
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 12040)",
+        "torch.cuda.is_available() is False",
+    ),
+    explanation="torch was built without CUDA, or for a newer CUDA version than the driver supports, or CUDA doesn't"
+    " start. Then many programs silently compute on the CPU, which is a hundred times slower, and ranks on other nodes"
+    " wait for them. `aboard train` starts no rank on such a node.",
+    remedy="`pip install torch` installs the newest CUDA build; a mirror, a lock file or `--index-url .../cpu` may have"
+    " selected a different one. A driver supports all CUDA versions of its own major version and older ones.",
+    fixes={
+        "torch": "{command:shell}    # the newest CUDA that the driver supports",
+        "driver": Advice(
+            "or install NVIDIA driver {least} or newer on {node}, which CUDA {cuda} needs, and reboot the node"
+        ),
+        "look": "nvidia-smi; python -c 'import torch; torch.cuda.init()'    # on {node}, with the `setup:`, `env:`"
+        " and container of its ranks",
+        "cpu": Advice("`train: {{device: cpu}}` trains on CPUs, if that is what you want"),
+    },
+    log_fix="python -c 'import torch; print(torch.version.cuda); torch.cuda.init()'    # on {node}, where ranks start",
+    patterns=cause(
+        r"Torch not compiled with CUDA enabled",
+        "torch was installed as a CPU build, which can't use GPUs.",
+    ),
+)
+
 DRIVER_MISMATCH = warning(
     code="gpu-driver-mismatch",
     title="the driver's libraries and kernel module have different versions",

@@ -8,12 +8,13 @@ from aboard.core.probes.facts import Facts
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.doctor.gpu import diagnoses as gpu, hardware_health
 from aboard.doctor.gpu.count_and_model_parity import find_differing_drivers, find_differing_models
+from aboard.doctor.gpu.cuda_support import CUDA, find_cuda_problems
 from aboard.doctor.gpu.nvidia_smi import DRIVER, GPUS, HEALTH
 from aboard.doctor.gpu.visible_devices import VISIBLE, find_hidden_gpus
 from aboard.doctor.gpu.xid_errors import KERNEL_LOG, find_lost_or_missing_gpus, find_unreadable_log, find_xid_errors
 from aboard.doctor.shared.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 
-PROBES = (GPUS, DRIVER, VISIBLE, hardware_health.SERVICE, KERNEL_LOG, HEALTH, hardware_health.NVLINK)
+PROBES = (GPUS, DRIVER, VISIBLE, CUDA, hardware_health.SERVICE, KERNEL_LOG, HEALTH, hardware_health.NVLINK)
 # These have rules and diagnoses of their own for a missing answer.
 _WITH_OWN_UNKNOWN = (GPUS, hardware_health.SERVICE, KERNEL_LOG)
 
@@ -37,6 +38,7 @@ SUBJECT = Subject(
         hardware_health.find_smi_errors,
         find_lost_or_missing_gpus,
         find_hidden_gpus,
+        find_cuda_problems,
         find_differing_models,
         find_differing_drivers,
         hardware_health.find_fabric_manager_problems,

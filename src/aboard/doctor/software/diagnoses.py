@@ -197,7 +197,6 @@ CUDA = Diagnosis(
     symptoms=(
         "The NVIDIA driver on your system is too old",
         "CUDA error: no kernel image is available for execution on the device",
-        "AssertionError: Torch not compiled with CUDA enabled",
     ),
     explanation="A torch build for a different CUDA version, or for CPU only, comes with different NCCL and CUDA"
     " libraries, or does not match the installed driver.",

@@ -11,7 +11,7 @@ TRAIN = Subject(
     probes=(GPU_SPECS,),
     rules=(),
     diagnoses=(
-        *(training.BATCH, training.HYBRID, training.ATTENTION, training.BF16),
+        *(training.BATCH, training.HYBRID, training.DEVICE, training.ATTENTION, training.BF16),
         *(adapter.DROPOUT, adapter.TARGETS, adapter.TIED, adapter.BASE_TYPE, adapter.QUANTIZED, adapter.FILES),
         *(training.PACKAGES, training.LENGTH, training.VOCABULARY, training.MEMORY),
         *(training.PACKING_UNKNOWN, training.CHUNKED_LOSS),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.plan.training_settings import Training
@@ -71,6 +71,8 @@ class TrainingPreflight:
     model: ModelLimits = field(default_factory=ModelLimits)
     tokens: int | None = None
     needs: RankMemoryNeeds | None = None
+    # By node, why torch there can't use the GPUs.
+    unusable_gpus: Mapping[str, Finding] = field(default_factory=dict)
     packed: bool = False
     # Whether each rank has a standby beside it.
     standbys: bool = False
@@ -148,6 +150,25 @@ def find_hybrid_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
             f"sharding is hybrid, but each of the {len(counts)} nodes has one rank",
             "A node with one rank has nothing to shard.",
             training.HYBRID.fix("single"),
+        )
+
+
+def find_unusable_gpus(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """Ranks would silently train on CPUs, or wait for ranks that do."""
+    if preflight.training.device == "cpu":
+        return
+    for name in preflight.nodes:
+        if name in preflight.unusable_gpus:
+            yield replace(preflight.unusable_gpus[name], severity=Severity.BLOCK)
+    bare = [name for name in preflight.nodes if preflight.cards.get(name) == ()]
+    if bare and preflight.training.device == "cuda":
+        yield _build_blocking_finding(
+            training.DEVICE,
+            f"{fold_names(bare)} {agree(bare, 'has', 'have')} no GPU"
+            + (", but other nodes of this run have GPUs" if len(bare) < len(preflight.nodes) else ""),
+            "Ranks on GPUs and ranks on CPUs can't train together.",
+            training.DEVICE.fix(),
+            *bare,
         )
 
 
@@ -399,6 +420,7 @@ def _build_blocking_finding(diagnosis: Diagnosis, seen: str, why: str, fix: Fix,
 RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_batch_conflict,
     find_hybrid_mismatch,
+    find_unusable_gpus,
     find_unsupported_attention,
     find_emulated_bfloat16,
     find_base_type_mismatch,

@@ -229,6 +229,17 @@ HYBRID = Diagnosis(
     },
 )
 
+DEVICE = Diagnosis(
+    code="train-device",
+    title="some nodes of the run have no GPU",
+    symptoms=("No backend type associated with device type cpu", "torch.cuda.is_available() is False on one node"),
+    explanation="One run trains on GPUs or on CPUs. If some nodes have GPUs and others don't, their ranks would join"
+    " process groups of different backends and wait for each other.",
+    fixes=Advice(
+        "leave these nodes out (`--exclude`, or `exclude:` in aboard.yaml), or train on CPUs: --set train.device=cpu"
+    ),
+)
+
 ATTENTION = Diagnosis(
     code="train-attention",
     title="flash attention needs a GPU of the Ampere generation or newer",

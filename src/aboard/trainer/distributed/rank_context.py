@@ -5,13 +5,17 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import Device, Training
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import escape_text
+from aboard.doctor.gpu import diagnoses as gpu
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.distributed.auto_sharding import choose_sharding
 from aboard.trainer.distributed.device_mesh import ShardingKind, build_mesh, list_ranks_per_node
@@ -50,7 +54,7 @@ def join_process_group(training: Training) -> RankContext:
     """Joins the ranks given by torchrun's environment; without it, this process is the only rank."""
     rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
     size, local_size = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    device = _select_device(local_rank)
+    device = _select_device(training.device, local_rank)
     alone = RankContext(rank=rank, size=size, local_rank=local_rank, device=device, sharding="none")
     if not alone.distributed and not training.cpu_offload:
         return alone
@@ -84,12 +88,25 @@ def leave_process_group(context: RankContext) -> None:
         dist.destroy_process_group()
 
 
-def _select_device(local_rank: int) -> torch.device:
-    if not torch.cuda.is_available():
+def _select_device(wanted: Device, local_rank: int) -> torch.device:
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
+    if not torch.cuda.is_available():
+        # The head has asked the driver; a variable or a container of the ranks may still hide the GPUs.
+        raise AboardError(
+            gpu.CUDA, f"torch can't use this node's GPUs: {_describe_cuda_error()}", "look", node=gethostname()
+        )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def _describe_cuda_error() -> str:
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return escape_text(str(error).splitlines()[0], 300)
+    return f"torch {torch.__version__} finds none; CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}"
 
 
 def _gather_limits(local_size: int, room: int, device: torch.device) -> tuple[tuple[int, ...], int]:

@@ -42,7 +42,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
             total -= torch.where(counted[part], logs.gather(1, places[part]), 0.0).sum()
             if slope is not None:
                 chances = logs.exp_()
-                chances.scatter_add_(1, places[part], _MINUS_ONE.to(logs.device).expand(len(logs), 1))
+                # Made on the device: a copy from pageable memory would wait for it.
+                chances.scatter_add_(1, places[part], chances.new_full((len(logs), 1), -1.0))
                 chances.masked_fill_(~counted[part], 0.0)
                 slope[part] = chances if factor == 1.0 else chances.mul_(factor)
         ctx.slope = slope
@@ -54,6 +55,3 @@ class _SummedCrossEntropy(torch.autograd.Function):
         slope: Tensor = ctx.slope
         del ctx.slope
         return slope.mul_(weight / _STORED_FACTOR.get(slope.dtype, 1.0)), None
-
-
-_MINUS_ONE = torch.full((), -1.0)

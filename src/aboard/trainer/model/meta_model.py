@@ -1,7 +1,8 @@
 """A model on meta: shapes without weights."""
 
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,28 +31,38 @@ def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
     """The model without weights: shapes only, in fp32, the type that weights are kept in."""
     config = _load_config(training)
     config.use_cache = False
-    implementation = choose_attention(training, device)
     kernel = getattr(config, "_attn_implementation", None)
-    if implementation is None and "/" in str(kernel) and not training.trust_remote_code:
+    if training.attn_implementation == "auto" and "/" in str(kernel) and not training.trust_remote_code:
         raise AboardError(
             models.CODE,
             f"{training.model} needs the code of the attention kernel {escape_text(str(kernel))}, and running it was"
             " not allowed",
             file=str(kernel),
         )
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config,
-                dtype=torch.float32,
-                trust_remote_code=training.trust_remote_code,
-                **({"attn_implementation": implementation} if implementation else {}),
-            )
-    except (ImportError, ValueError) as error:
-        raise _find_code_error(training, error) or AboardError(
-            models.NOT_BUILT,
-            f"the model {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
-        ) from error
+    return build_with_attention(training, config, list_attentions(training, device))
+
+
+def build_with_attention(
+    training: Training, config: PreTrainedConfig, implementations: Sequence[str | None]
+) -> PreTrainedModel:
+    """With the first implementation that this model and this installation support; None is the model's own choice."""
+    for place, implementation in enumerate(implementations, start=1):
+        try:
+            with torch.device("meta"):
+                model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                    deepcopy(config),
+                    dtype=torch.float32,
+                    trust_remote_code=training.trust_remote_code,
+                    **({"attn_implementation": implementation} if implementation else {}),
+                )
+        except (ImportError, ValueError) as error:
+            if place < len(implementations):
+                continue
+            raise _find_code_error(training, error) or AboardError(
+                models.NOT_BUILT,
+                f"the model {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
+            ) from error
+        break
     return model
 
 
@@ -112,10 +123,20 @@ def _find_code_error(training: Training, error: Exception) -> AboardError | None
     return find_code_error(Path(training.model)) if "trust_remote_code" in str(error) else None
 
 
-def choose_attention(training: Training, device: torch.device) -> str | None:
-    """The user's choice; `auto` is flash-attn if it is installed and runs here, else None: the model's own choice."""
+def list_attentions(training: Training, device: torch.device) -> tuple[str | None, ...]:
+    """The user's choice; for `auto`, flash-attn if it works here, and then the model's own choice, which is None."""
     if training.attn_implementation != "auto":
-        return training.attn_implementation
-    if device.type != "cuda" or training.precision == "float32" or find_spec("flash_attn") is None:
-        return None
-    return "flash_attention_2" if torch.cuda.get_device_capability(device) >= _FLASH_SINCE else None
+        return (training.attn_implementation,)
+    usable = device.type == "cuda" and training.precision != "float32"
+    if usable and torch.cuda.get_device_capability(device) >= _FLASH_SINCE and can_import("flash_attn"):
+        return ("flash_attention_2", None)
+    return (None,)
+
+
+def can_import(package: str) -> bool:
+    """An extension that was built for a different torch is installed, and fails with undefined symbols."""
+    try:
+        import_module(package)
+    except Exception:  # noqa: BLE001 - whatever a broken build raises
+        return False
+    return True

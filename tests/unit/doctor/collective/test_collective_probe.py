@@ -212,6 +212,28 @@ def test_a_node_without_a_rank(answer: Any) -> None:
     assert _outcome(facts).nodes == ("n1", "n2", "n4")
 
 
+def test_a_torch_without_working_cuda_is_not_called_one_that_can_not_be_imported() -> None:
+    """The rank imports torch and finds no GPU: the driver is too old; or torch is a CPU build, and gloo is tested."""
+    error = "RuntimeError: torch can't use the GPUs: The NVIDIA driver on your system is too old (found version 12040)"
+    world = World(about=dict.fromkeys([f"n{at}" for at in range(1, 5)], _about(gpus=2, cuda=True)))
+    facts = world.hold(
+        lambda name, _task, ranks: (
+            {"phase": "import", "error": error}
+            if name == "n3"
+            else {"told": True, "phase": "import", "error": "others failed"}
+            if "n3" in ranks
+            else {}
+        )
+    )
+    (finding,) = SUBJECT.judge(facts)
+    assert (finding.code, finding.severity.name, finding.nodes) == ("gpu-cuda", "BLOCK", ("n3",))
+    assert "driver on your system is too old" in finding.seen
+    assert "import torch; torch.cuda.init()" in finding.fix
+    (finding,) = SUBJECT.judge(World(about={"n2": _about(gpus=2)}).hold(lambda *_: {}))
+    assert (finding.code, finding.nodes) == ("gpu-cuda", ("n2",))
+    assert finding.seen == "torch is a CPU build on n2, so no collective between GPUs was tested"
+
+
 def test_a_node_that_is_lost_on_the_way() -> None:
     """What became of its rank is unknown; the others are tried without it."""
     world = World()

@@ -311,7 +311,7 @@ def test_no_rule_speaks_about_what_was_not_asked() -> None:
     """Without a single answer there is no finding, and no stumble; the quick check asks less."""
     facts = Facts(cluster=Cluster(nodes=(Node(name="n1", slots=8),)), contacts={})
     assert SUBJECT.judge(facts) == []
-    quick = {DRIVER.name, GPUS.name, KERNEL_LOG.name, "fabric-manager", "visible-gpus"}
+    quick = {DRIVER.name, GPUS.name, KERNEL_LOG.name, "fabric-manager", "visible-gpus", "cuda"}
     assert {probe.name for probe in SUBJECT.probes if probe.quick} == quick
     assert not NVLINK.quick
 

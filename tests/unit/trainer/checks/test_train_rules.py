@@ -9,6 +9,7 @@ from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.gpu.diagnoses import CUDA
 from aboard.trainer.checks.node_gpus import GpuSpec, parse_gpu_specs
 from aboard.trainer.checks.subject import TRAIN
 from aboard.trainer.checks.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight, judge_training
@@ -22,7 +23,7 @@ V100 = GpuSpec(memory=32 * GIB, capability=7.0)
 def told(ranks: dict[str, int] | None = None, given: set[str] | None = None, **changes: Any) -> list[tuple[str, str]]:
     known = {
         field: changes.pop(field)
-        for field in ("cards", "packages", "memory", "model", "tokens", "needs", "packed")
+        for field in ("cards", "packages", "memory", "model", "tokens", "needs", "packed", "unusable_gpus")
         if field in changes
     }
     boarding = TrainingPreflight(
@@ -55,6 +56,23 @@ def test_a_global_batch_that_is_not_reached() -> None:
     """Where the three are all written, they must agree."""
     (found,) = told({"n1": 2}, {"gradient_accumulation_steps"}, global_batch_size=10, gradient_accumulation_steps=2)
     assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × micro-batch 1 × 2 accumulation steps is 4")
+
+
+def test_gpus_that_torch_cannot_use_stop_a_training() -> None:
+    """Each such node by name; not with `device: cpu`, and not on a node without ranks."""
+    broken = {name: CUDA.finding(nodes=(name,), seen="a CPU build", fix=CUDA.fix("cpu")) for name in ("n2", "n3")}
+    preflight = TrainingPreflight(training=TRAINING, ranks={"n1": 2, "n2": 2, "n3": 0}, unusable_gpus=broken)
+    (finding,) = judge_training(preflight)
+    assert (finding.code, finding.nodes, finding.severity) == ("gpu-cuda", ("n2",), Severity.BLOCK)
+    assert judge_training(replace(preflight, training=replace(TRAINING, device="cpu"))) == []
+
+
+def test_nodes_with_and_without_gpus_do_not_train_together() -> None:
+    """The head asks for GPUs where any node has some; then those without are named."""
+    cards = {"n1": (A100,), "n2": ()}
+    seen = "n2 has no GPU, but other nodes of this run have GPUs"
+    assert told({"n1": 1, "n2": 1}, cards=cards, device="cuda") == [("train-device", seen)]
+    assert told({"n1": 1, "n2": 1}, cards=cards, device="cpu") == []
 
 
 def test_hybrid_on_uneven_slots() -> None:
