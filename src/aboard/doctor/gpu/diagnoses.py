@@ -10,8 +10,8 @@ from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import KERNEL_XID, cause, odd
 
-# The probe of GPU processes uses nvidia-smi, too, and fails for the same reason.
-_NO_ANSWER = ("unknown-gpu-processes",)
+# These probes use nvidia-smi, too, and fail for the same reason.
+_NO_ANSWER = ("unknown-gpu-processes", "unknown-gpu-health")
 
 COUNT = warning(
     code="gpu-count",
@@ -263,6 +263,29 @@ ECC = warning(
         "A GPU has uncorrectable memory errors, so its results can't be trusted.",
         late=True,
     ),
+)
+
+STATE = warning(
+    code="gpu-state",
+    title="a GPU is in a state that stops or slows ranks",
+    symptoms=(
+        "Remapping Failure Occurred : Yes",
+        "GPU Recovery Action : Reset",
+        "Compute Mode : Prohibited",
+        "MIG Mode Current : Enabled",
+    ),
+    explanation="`nvidia-smi -q` reports a setting or a condition with which ranks on this GPU fail, compute with"
+    " unreliable memory, or make all others wait.",
+    fixes={
+        "remap-pending": "sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; if no process uses the GPU",
+        "remap-failed": "nvidia-smi -q -d ROW_REMAPPER    # on {node}; exclude {node}: the GPU must be replaced",
+        "recovery": "nvidia-smi -q | grep 'Recovery Action'    # on {node}; do what it says, or exclude {node}",
+        "prohibited": "sudo nvidia-smi -i {gpu} -c DEFAULT    # on {node}",
+        "mig": "sudo nvidia-smi -i {gpu} -mig 0    # on {node}; then reset the GPU or reboot",
+        "width": "nvidia-smi -q | grep -A 2 'Link Width'    # on {node}; reseat the GPU or its riser",
+        "fabric": "nvidia-smi -q | grep -A 12 Fabric    # on {node}; reset all its GPUs, or exclude {node}",
+        "ecc-off": "sudo nvidia-smi -i {gpu} -e 1    # on {node}; takes effect after a reboot",
+    },
 )
 
 THROTTLED = warning(

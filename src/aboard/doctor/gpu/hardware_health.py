@@ -15,7 +15,7 @@ from aboard.doctor.shared.majority import find_most_common
 from aboard.lazy_dataclass import dataclass
 
 _MAX_COMPLAINT_LENGTH = 160
-_LOST = re.compile(r"is lost|fallen off|determine the device handle")
+_LOST = re.compile(r"is lost|fallen off|determine the device handle|requires reset|Unknown Error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,20 @@ def parse_service_state(answer: ProbeAnswer) -> str:
 
 
 def find_lost_gpus(facts: Facts) -> dict[str, Finding]:
-    """Nodes with a GPU that no longer responds on the PCI bus."""
-    lost = {name: smi.complaint for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
+    """Nodes with a GPU that no longer responds on the PCI bus: in the error of nvidia-smi, or in place of a number."""
+    said: dict[str, str] = {}
+    for name, health in facts.of(HEALTH).items():
+        for card in health:
+            if card.lost:
+                said[name] = f"the GPU at {card.bus} reports: {card.lost}"
+    for name, smi in facts.of(GPUS).items():
+        if smi.complaint.match(_LOST):
+            said[name] = smi.complaint.visible(_MAX_COMPLAINT_LENGTH)
+        for each in smi.gpus:
+            if each.state.match(_LOST):
+                said[name] = f"GPU {each.index} at {each.bus.visible(20)} reports: {each.state.visible()}"
     return {
-        name: gpu.LOST.finding(nodes=(name,), seen=said.visible(_MAX_COMPLAINT_LENGTH), fix=gpu.LOST.fix(node=name))
-        for name, said in lost.items()
+        name: gpu.LOST.finding(nodes=(name,), seen=seen, fix=gpu.LOST.fix(node=name)) for name, seen in said.items()
     }
 
 
@@ -72,6 +81,10 @@ def find_smi_errors(facts: Facts) -> Iterator[Finding]:
                 seen=f"nvidia-smi reports: {smi.complaint.visible(_MAX_COMPLAINT_LENGTH)}",
                 fix=gpu.SMI.fix(node=name),
             )
+        for each in smi.gpus:
+            if each.state and not each.state.match(_LOST):
+                seen = f"GPU {each.index} reports {each.state.visible()} instead of its number of memory errors"
+                yield gpu.SMI.finding(nodes=(name,), seen=seen, fix=gpu.SMI.fix(node=name))
 
 
 def _build_mismatch_finding(name: str, complaint: Untrusted, driver: GpuDriver | None) -> Finding:
@@ -116,6 +129,36 @@ def find_throttled_gpus(facts: Facts) -> Iterator[Finding]:
             yield gpu.THROTTLED.finding(
                 nodes=(name,), seen=f"currently throttled: {format_list(slow, 4)}", fix=gpu.THROTTLED.fix(node=name)
             )
+
+
+_STATE_WORDS = {
+    "remap-failed": "could not replace bad memory rows, and needs repair",
+    "remap-pending": "has bad memory rows that only a reset replaces",
+    "recovery": "asks for a reset, or for a reboot of the node",
+    "prohibited": "is in compute mode Prohibited: CUDA programs can't use it",
+    "mig": "is divided by MIG: ranks see parts of it, which NCCL can't connect",
+    "width": "has fewer PCIe lanes than it could",
+    "fabric": "has degraded NVLink bandwidth, or is unhealthy in the NVSwitch fabric",
+    "ecc-off": "has ECC off, unlike other GPUs here: errors in its memory go unnoticed",
+}
+
+
+def find_unusual_states(facts: Facts) -> Iterator[Finding]:
+    """States that a GPU reports itself, and that stop or slow the ranks on it."""
+    every = facts.of(HEALTH)
+    corrected = any(card.ecc == "Enabled" for cards in every.values() for card in cards)
+    for name, cards in every.items():
+        for state, words in _STATE_WORDS.items():
+            off = state == "ecc-off" and corrected
+            bad = [card.bus for card in cards if state in card.states or (off and card.ecc == "Disabled")]
+            if bad:
+                yield gpu.STATE.finding(
+                    nodes=(name,),
+                    seen=f"the GPU at {bad[0]} {words}" + (f"; and {len(bad) - 1} more" if len(bad) > 1 else ""),
+                    fix=gpu.STATE.fix(state, gpu=bad[0], node=name)
+                    if state in {"remap-pending", "prohibited", "mig", "ecc-off"}
+                    else gpu.STATE.fix(state, node=name),
+                )
 
 
 def find_fabric_manager_problems(facts: Facts) -> Iterator[Finding]:

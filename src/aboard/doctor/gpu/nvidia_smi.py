@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeParseError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
@@ -10,12 +11,31 @@ from aboard.lazy_dataclass import dataclass
 
 _FIELDS = "index,name,uuid,pci.bus_id,driver_version,ecc.errors.uncorrected.volatile.total"
 _LATE = "timed out; a lost GPU or a failing driver can make nvidia-smi hang"
+_LONGEST = 80
+# What a GPU without the feature says, and what nvidia-smi says without any GPU or driver.
+_NO_VALUE = re.compile(r"\[?(?:N/A|Not Supported|Not Available)\]?", re.IGNORECASE)
+_REPORTED = re.compile(r"communicate with the NVIDIA driver|No devices were found|NVML|determine the device handle")
+_LOST_VALUE = re.compile(r": (GPU is lost|GPU requires reset|Unknown Error)$", re.MULTILINE)
+# In the text of one GPU; the names of fixes of the diagnosis `gpu-state`.
+GPU_STATES: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "remap-failed": re.compile(r"Remapping Failure Occurred +: Yes"),
+        "remap-pending": re.compile(r"^    Remapped Rows$(?:\n {8}.*)*?\n {8}Pending +: Yes$", re.MULTILINE),
+        "recovery": re.compile(r"GPU Recovery Action +: (?!None|N/A)\w"),
+        "prohibited": re.compile(r"Compute Mode +: Prohibited"),
+        "mig": re.compile(r"^    MIG Mode$\n {8}Current +: Enabled$", re.MULTILINE),
+        "width": re.compile(r"Link Width$\n +Max +: 16x$\n +Current +: [1248]x$", re.MULTILINE),
+        "fabric": re.compile(
+            r"^    Fabric$(?:\n {8}.*)*?\n +(?:Bandwidth +: Degraded|Summary +: Unhealthy)", re.MULTILINE
+        ),
+    }
+)
 _REASONS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU; `uncorrected` is None without ECC memory."""
+    """One GPU; `uncorrected` is None without ECC memory. `state` is what it reports instead of numbers, if it does."""
 
     index: int
     model: Untrusted
@@ -23,6 +43,7 @@ class Gpu:
     bus: Untrusted
     driver: Untrusted
     uncorrected: int | None
+    state: Untrusted = NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +66,18 @@ class GpuDriver:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuHealth:
-    """Why a GPU is throttled, and whether it has joined the NVSwitch fabric."""
+    """Why a GPU is throttled, whether it has joined the NVSwitch fabric, and what else is unusual about it.
+
+    `states` are those of `GPU_STATES`; `lost` is what it reports instead of numbers; `ecc` is the mode of its memory.
+    """
 
     bus: str
     slowed: tuple[str, ...]
     fabric: str
     status: str
+    states: tuple[str, ...] = ()
+    lost: str = ""
+    ecc: str = ""
 
 
 def parse_gpus(answer: ProbeAnswer) -> NvidiaSmiOutput:
@@ -74,7 +101,11 @@ def _parse_gpu(line: str) -> Gpu:
         raise ProbeParseError(f"unreadable line from nvidia-smi: {escape_text(line)}")
     model, uuid, bus, driver = map(Untrusted, fields[1:5])
     uncorrected = int(fields[5]) if re.fullmatch(r"[0-9]{1,18}", fields[5]) else None
-    return Gpu(index=int(fields[0]), model=model, uuid=uuid, bus=bus, driver=driver, uncorrected=uncorrected)
+    # A lost GPU is one line among healthy ones, and the exit code is 0.
+    state = NO_TEXT if uncorrected is not None or _NO_VALUE.fullmatch(fields[5]) else Untrusted(fields[5][:_LONGEST])
+    return Gpu(
+        index=int(fields[0]), model=model, uuid=uuid, bus=bus, driver=driver, uncorrected=uncorrected, state=state
+    )
 
 
 def parse_driver(answer: ProbeAnswer) -> GpuDriver:
@@ -91,7 +122,8 @@ def parse_driver(answer: ProbeAnswer) -> GpuDriver:
 def parse_health(answer: ProbeAnswer) -> tuple[GpuHealth, ...]:
     """From `nvidia-smi -q`, which lists throttling under "Event" since driver 535 and under "Throttle" before."""
     output = require_output(answer, _LATE)
-    if output.code != 0:
+    text = f"{output.stdout}\n{output.stderr}"
+    if output.code == NOT_INSTALLED or (output.code != 0 and _REPORTED.search(text)):
         return ()  # the list of GPUs reports the reason
     found = []
     # The text before the first, then the address and the text of each.
@@ -106,11 +138,20 @@ def parse_health(answer: ProbeAnswer) -> tuple[GpuHealth, ...]:
                 slowed=tuple(reason for reason in _REASONS if reasons.get(reason) == "Active"),
                 fabric=_parse_fabric_field(fabric, "State"),
                 status=_parse_fabric_field(fabric, "Status"),
+                states=tuple(name for name, pattern in GPU_STATES.items() if pattern.search(block)),
+                lost=lost[1] if (lost := _LOST_VALUE.search(block)) else "",
+                ecc=own.get("ECC Mode", {}).get("Current", ""),
             )
         )
+    if output.code != 0 and not any(health.lost for health in found):
+        raise ProbeParseError(f"nvidia-smi -q ended with exit code {output.code}: {_find_last_line(text)}")
     if not found:
         raise ProbeParseError("no GPU in the output of nvidia-smi -q")
     return tuple(found)
+
+
+def _find_last_line(text: str) -> str:
+    return escape_text(next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output"), 160)
 
 
 def _parse_fabric_field(fabric: Mapping[str, str], name: str) -> str:

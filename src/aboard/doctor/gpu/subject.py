@@ -43,6 +43,7 @@ SUBJECT = Subject(
         find_differing_drivers,
         hardware_health.find_fabric_manager_problems,
         hardware_health.find_ecc_errors,
+        hardware_health.find_unusual_states,
         hardware_health.find_throttled_gpus,
         hardware_health.find_down_nvlinks,
         hardware_health.find_missing_smi,

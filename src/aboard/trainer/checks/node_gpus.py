@@ -28,8 +28,9 @@ def parse_gpu_specs(answer: ProbeAnswer) -> tuple[GpuSpec, ...]:
     if output.code != 0 or not lines or "No devices were found" in lines[0]:
         return ()
     found = [_LINE.fullmatch(line) for line in lines]
-    if not all(found):
-        raise ProbeParseError(f"unreadable line from nvidia-smi: {escape_text(lines[0])}")
+    for number, (line, match) in enumerate(zip(lines, found, strict=True)):
+        if match is None:
+            raise ProbeParseError(f"GPU {number} reports no memory size: {escape_text(line, 100)}")
     return tuple(GpuSpec(memory=int(each[1]) * MIB, capability=float(each[2])) for each in found if each)
 
 
