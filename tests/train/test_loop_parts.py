@@ -55,7 +55,7 @@ def test_a_rank_that_finds_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.
         join_process_group(replace(TRAINING, device="cuda"))
     assert raised.value.diagnosis.code == "gpu-cuda"
     for device in ("auto", "cpu"):
-        assert join_process_group(replace(TRAINING, device=device)).device.type == "cpu"  # type: ignore[arg-type]
+        assert join_process_group(replace(TRAINING, device=device)).device.type == "cpu"
 
 
 def test_attention_that_does_not_work_here_is_left_for_the_model_s_own() -> None:

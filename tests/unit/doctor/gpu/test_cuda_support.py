@@ -21,14 +21,15 @@ MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue Apr  8
 def judge(*answers: dict[str, Any] | None, cards: int = 8, **node: Any) -> dict[str, Finding]:
     """Nodes n1, n2, … with these answers; None is a node without the driver."""
     nodes = tuple(Node(name=f"n{number}", python="/venv/bin/python", **node) for number in range(1, len(answers) + 1))
-    drivers, support = {}, {}
+    drivers: dict[str, Any] = {}
+    support: dict[str, Any] = {}
     for each, answer in zip(nodes, answers, strict=True):
         files = {f"/proc/driver/nvidia/gpus/{number}/information": "" for number in range(cards)}
         driver = {} if answer is None else {"/proc/driver/nvidia/version": MODULE, **files}
         said = CommandOutput(code=0, stdout="" if answer is None else f"a banner\n{json.dumps(answer)}\n")
         drivers[each.name], support[each.name] = DRIVER.parse(FileContents(files=driver)), CUDA.parse(said)
-    answers = {DRIVER.name: drivers, CUDA.name: support}
-    return find_unusable_gpus(Facts(cluster=Cluster(nodes=nodes), contacts={}, answers=answers))
+    known: dict[str, dict[str, Any]] = {DRIVER.name: drivers, CUDA.name: support}
+    return find_unusable_gpus(Facts(cluster=Cluster(nodes=nodes), contacts={}, answers=known))
 
 
 def test_a_torch_that_can_use_the_gpus_yields_nothing() -> None:
