@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Union
 
-    Dialed = Union[socket.socket, str]
+    from aboard.agent.transfer.peer_handshake import PeerKeys
+
+    Dialed = Union[tuple[socket.socket, PeerKeys], str]
 
 CONNECT_SECONDS = 5.0
 # Between attempts, doubled up to the second.
@@ -82,6 +84,8 @@ class CopierProcess:
         self._skipped: set[str] = set()
         self._orders: deque[tuple[str, WantedFile, list[int]]] = deque()
         self._lacking: list[list[str]] = []
+        # Counts up while bytes are hashed or received, so that whoever waits can see that nothing moves.
+        self._moved = 0
         # The peer with a copy of what rank 0's node has beside the checkpoints, if the head wants it here.
         self._beside: int | None = None
         self._why, self._retry = "", RETRY_SECONDS
@@ -135,10 +139,12 @@ class CopierProcess:
         self._acceptor.listen(self._listener)
         return {"address": self._listener.getsockname()[0], "port": self._listener.getsockname()[1]}
 
-    def _serve(self, link: socket.socket, _peer: int) -> None:
+    def _serve(self, link: socket.socket, _peer: int, keys: PeerKeys) -> None:
         def serve() -> None:
-            serve_peer(link, self._root, self._pace)
-            self._served.discard(link)
+            try:
+                serve_peer(link, self._root, self._pace, keys)
+            finally:
+                self._served.discard(link)
 
         self._served.add(link)
         threading.Thread(target=serve, daemon=True).start()
@@ -153,7 +159,7 @@ class CopierProcess:
         self._waiting = None
         lacking, self._lacking = self._lacking, []
         left = len(self._orders) + (self._beside is not None)
-        answer = {"pending": self._list_pending(), "lacking": lacking, "left": left}
+        answer = {"pending": self._list_pending(), "lacking": lacking, "left": left, "moved": self._moved}
         self._channel.send(dict(answer, re=message.get("id")))
 
     # -- the thread that fetches -----------------------------------------------------------------------------
@@ -175,7 +181,8 @@ class CopierProcess:
             self._follow_order(*self._orders[0])
             self._orders.popleft()
         if self._beside is not None:
-            self._fetch_beside(self._beside, FIRST_NODE, self._root)
+            if why := self._fetch_beside(self._beside, FIRST_NODE, self._root):
+                self._lacking.append(["", "metrics", why])
             self._beside = None
         while pending := self._list_pending():
             if not self._copy(str(pending[0][0])):
@@ -191,7 +198,7 @@ class CopierProcess:
                     try:
                         with self._use_peer(peers[0]) as peer:
                             peer.fetch(checkpoint, folder, file)
-                    except (OSError, PeerError) as error:
+                    except Exception as error:  # noqa: BLE001 - what a peer sends may raise anything; the thread goes on
                         why = describe_error(error)
                         if isinstance(error, BlockingIOError) and time.monotonic() < until:
                             # Another process is still writing it.
@@ -200,7 +207,7 @@ class CopierProcess:
                             peers.pop(0)
                 if file.is_in(folder):
                     return
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             why = describe_error(error)
         self._lacking.append([checkpoint, file.name, why[:200]])
 
@@ -222,12 +229,12 @@ class CopierProcess:
         try:
             with _open_closing(self._root) as root:
                 record = CopyRecord(root, checkpoint)
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError):
             # It was removed meanwhile.
             return False
         try:
-            self._fetch_parts(record)
-        except (OSError, PeerError) as error:
+            beside = self._fetch_parts(record)
+        except Exception as error:  # noqa: BLE001 - what a peer sends may raise anything; the thread goes on
             self._report_failure(record, error)
             return False
         finally:
@@ -236,9 +243,13 @@ class CopierProcess:
         names = [file.name for file in record.files]
         if names:
             self._send({"saved": {"checkpoint": checkpoint, "serial": record.serial, "files": names}})
+        if beside:
+            why = "metrics and trackers: %s" % beside
+            self._send({"uncopied": {"checkpoint": checkpoint, "obstacle": "damaged", "why": why}})
         return True
 
-    def _fetch_parts(self, record: CopyRecord) -> None:
+    def _fetch_parts(self, record: CopyRecord) -> str:
+        """Returns why what is beside the checkpoints of rank 0's node could not be trusted."""
         missing = record.list_missing()
         # Beside the copies, the disk has to take the next save of its own ranks.
         if missing and count_free_bytes(record) < count_needed_bytes(record):
@@ -250,14 +261,21 @@ class CopierProcess:
             with self._use_peer(number) as peer:
                 peer.fetch(record.checkpoint, record.folder, file)
             self._retry = RETRY_SECONDS
+        beside = ""
         if record.source == 0:
-            self._fetch_beside(number, "", os.path.join(self._root, FIRST_NODE))
+            beside = self._fetch_beside(number, "", os.path.join(self._root, FIRST_NODE))
         record.set_state(COPIED)
+        return beside
 
-    def _fetch_beside(self, number: int, place: str, target: str) -> None:
-        """Metrics and trackers are no part of a checkpoint, and may fail."""
-        with contextlib.suppress(OSError, ValueError, PeerError), self._use_peer(number) as peer:
-            peer.fetch_beside(place, target)
+    def _fetch_beside(self, number: int, place: str, target: str) -> str:
+        """Metrics and trackers are no part of a checkpoint, and may fail; returns why, unless the peer is just gone."""
+        try:
+            with self._use_peer(number) as peer:
+                peer.fetch_beside(place, target)
+        except Exception as error:  # noqa: BLE001 - what a peer sends may raise anything; the thread goes on
+            is_usual = isinstance(error, (OSError, PeerError)) and not isinstance(error, WrongContent)
+            return "" if is_usual else describe_error(error)
+        return ""
 
     def _report_failure(self, record: CopyRecord, error: Exception) -> None:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -278,14 +296,20 @@ class CopierProcess:
     def _use_peer(self, number: int) -> Iterator[PeerFiles]:
         """The connection to a peer, which is opened if there is none; after an error, the next use opens another."""
         if number not in self._peers:
-            self._peers[number] = PeerFiles(self._dial(number))
+            self._peers[number] = PeerFiles(*self._dial(number), self._count_move)
         try:
             yield self._peers[number]
+        except WrongContent as error:
+            self._peers.pop(number).close()
+            raise WrongContent("%s port %d: %s" % (*self._addresses[number], error)) from None
         except BaseException:
             self._peers.pop(number).close()
             raise
 
-    def _dial(self, number: int) -> socket.socket:
+    def _count_move(self) -> None:
+        self._moved += 1
+
+    def _dial(self, number: int) -> tuple[socket.socket, PeerKeys]:
         if number not in self._addresses:
             raise PeerError("it has no copier")
         host, port = self._addresses[number]
@@ -295,7 +319,12 @@ class CopierProcess:
             link = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
             link.setblocking(False)
             handshake = DialerHandshake(
-                self._loop, link, self._key, self._me, lambda link, _peer: dialed.put(link), dialed.put
+                self._loop,
+                link,
+                self._key,
+                self._me,
+                lambda link, _peer, keys: dialed.put((link, keys)),
+                dialed.put,
             )
             handshake.start((host, port), number, CONNECT_SECONDS)
 
@@ -319,7 +348,10 @@ def count_needed_bytes(record: CopyRecord) -> int:
 
 
 def describe_error(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    """For a failure that nobody expected, with its class."""
+    if isinstance(error, (OSError, PeerError)):
+        return getattr(error, "strerror", None) or str(error)
+    return "%s: %s" % (type(error).__name__, error)
 
 
 @contextlib.contextmanager

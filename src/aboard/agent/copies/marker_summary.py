@@ -9,6 +9,8 @@ import hashlib
 import json
 import zlib
 
+from aboard.agent import frames
+
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from typing import Any
@@ -24,10 +26,10 @@ def summarize_marker(text: bytes) -> bytes:
         return b""
     try:
         head, _, rest = text.partition(b'"tensors":{\n')
-        content = {**json.loads(head.rstrip(b",\n") + b"}"), "tensors": {}}
+        content = {**frames.unpack(head.rstrip(b",\n") + b"}"), "tensors": {}}
         lines = rest.partition(b'"files":[\n')[2][: -len(b"\n]}\n")]
         content["files"] = _list_files(lines.split(b",\n") if lines else [])
-    except (ValueError, LookupError, AttributeError):
+    except frames.FrameError:
         return b""
     summary = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest(), "marker": content}
     return zlib.compress(json.dumps(summary).encode())
@@ -39,8 +41,8 @@ def _list_files(lines: list[bytes]) -> list[dict[str, Any]]:
     # A group is another group's slices that one more file has: the number of that group, and of the file.
     numbers: dict[tuple[int, int], int] = {}
     for line in lines:
-        file = json.loads(line)
-        for name, box in file["slices"].items():
+        file = frames.unpack(line)
+        for name, box in frames.decode_fields(file, {"slices": dict})["slices"].items():
             slice_ = (name, repr(box))
             pair = (groups.get(slice_, 0), len(files))
             groups[slice_] = numbers.setdefault(pair, len(numbers) + 1)

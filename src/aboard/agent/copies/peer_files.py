@@ -11,8 +11,8 @@ import threading
 import time
 
 from aboard.agent import frames
-from aboard.agent.copies.copy_record import STEP
-from aboard.agent.transfer.file_names import validate_file_name
+from aboard.agent.copies.copy_record import PART, STEP
+from aboard.agent.copies.sealed_frames import SealedFrames, SealError
 from aboard.agent.transfer.partial_file import PartialFile, open_locked
 from aboard.agent.transfer.receiver_process import FrameReader, serve_frames
 from aboard.agent.transfer.root_folder import TREE_SEPARATOR, open_folder
@@ -20,21 +20,23 @@ from aboard.agent.transfer.send_files import MOST_BYTES, SendFiles
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aboard.agent.copies.copy_record import WantedFile
+    from aboard.agent.transfer.peer_handshake import PeerKeys
 
 # On the node that is not rank 0's: the copies of what rank 0's node has beside the checkpoints.
 FIRST_NODE = ".first-node"
-_SENT = re.compile(
-    STEP.pattern + r"/(rank-[\w.-]{1,100}|manifest\.json)|metrics(\.old-\d{1,6})?\.jsonl|trackers(/[^/]+){0,6}"
-)
+# What a peer may ask for, and what a receiver may write, below the directory that a request names: parts of
+# checkpoints, whose hashes are known, and what is beside the checkpoints, which has none.
+_HASHED = re.compile(r"%s/(%s)" % (STEP.pattern, PART.pattern), re.ASCII)
+_BESIDE = re.compile(r"metrics(\.old-\d{1,6})?\.jsonl|trackers(/(?!\.\.?(/|\Z)|\.aboard-)[^/\0]+){0,6}", re.ASCII)
 REQUEST_BYTES = 8192
 # How far a sender that is late may catch up, and how often it sends at the least.
 BURST_SECONDS, TURN_SECONDS = 0.05, 0.25
 SILENT_SECONDS = 30
 # Of files without a hash, so that a peer can't fill the disk.
-MOST_BESIDE, MOST_BESIDE_BYTES = 2000, 4 << 30
+MOST_BESIDE, MOST_BESIDE_BYTES, MOST_PAGES = 2000, 4 << 30, 100
 _BESIDE_PART = ".aboard-beside.part"
 
 
@@ -47,7 +49,7 @@ class PeerRefused(PeerError):
 
 
 class WrongContent(PeerError):
-    """What arrived is not what was asked for; it is deleted."""
+    """What arrived is not what was asked for, or not from the peer; none of it is kept."""
 
 
 class Pace:
@@ -71,10 +73,20 @@ class Pace:
 class SendCheckpoints(SendFiles):
     """A peer's requests: files of checkpoints, metrics and trackers of one directory, and nothing else."""
 
-    def __init__(self, root: str, pace: Pace) -> None:
+    def __init__(self, root: str, pace: Pace, keys: PeerKeys) -> None:
         super().__init__()
         self._top = root
         self._pace = pace
+        self._sealed = SealedFrames(keys)
+        self._is_hashed = False
+
+    def unpack(self, body: memoryview) -> tuple[frames.Message, memoryview]:
+        message, tail = self._sealed.unpack(body)
+        self._is_hashed = _is_hashed(message)
+        return message, tail
+
+    def pack(self, answer: frames.Message, content: bytes | None) -> bytes:
+        return self._sealed.pack(answer, content or b"", hashed=self._is_hashed)
 
     def take(self, message: frames.Message, tail: memoryview, deadline: float) -> frames.Message:
         if message["do"] not in ("list", "read") or message["folder"] not in ("", FIRST_NODE):
@@ -86,25 +98,28 @@ class SendCheckpoints(SendFiles):
         return answer
 
     def sends(self, name: str) -> bool:
-        return _SENT.fullmatch(name) is not None
+        return _HASHED.fullmatch(name) is not None or _BESIDE.fullmatch(name) is not None
 
     def _open_root(self, path: str) -> int:
         return open_folder(path)
 
 
-def serve_peer(link: socket.socket, root: str, pace: Pace) -> None:
+def serve_peer(link: socket.socket, root: str, pace: Pace, keys: PeerKeys) -> None:
     """Answers one peer, until it leaves or breaks the protocol."""
     with link, contextlib.suppress(OSError, ValueError):
         # The end of a reply must not wait until the peer has acknowledged the rest.
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        serve_frames(link.fileno(), SendCheckpoints(root, pace), REQUEST_BYTES)
+        folders = SendCheckpoints(root, pace, keys)
+        serve_frames(link.fileno(), folders, REQUEST_BYTES, folders.unpack, folders.pack)
 
 
 class PeerFiles:
     """The connection to a peer that has proved to have the key; it is of no more use after an error."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, keys: PeerKeys, on_progress: Callable[[], None]) -> None:
         self._link = link
+        self._sealed = SealedFrames(keys)
+        self._on_progress = on_progress
         link.setblocking(True)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             link.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", SILENT_SECONDS, 0))
@@ -117,7 +132,8 @@ class PeerFiles:
         """Fetches a file of a checkpoint into an open directory, or the rest of it."""
         partial = PartialFile(folder, file.name, file.size, file.sha256)
         try:
-            partial.catch_up(float("inf"))
+            while not partial.catch_up(time.monotonic() + 1):
+                self._on_progress()
             for data in self._read("", "%s/%s" % (checkpoint, file.name), partial.at, file.size):
                 partial.write(partial.at, data)
             if partial.publish() != file.sha256:
@@ -126,7 +142,7 @@ class PeerFiles:
             partial.close()
 
     def fetch_beside(self, place: str, root: str) -> None:
-        """Fetches metrics and trackers that changed since; they have no hash, and replace earlier ones."""
+        """Fetches metrics and trackers that changed since; they have no hash, but seals, and replace earlier ones."""
         left = MOST_BESIDE_BYTES
         for name, size, modified in self._list(place):
             parent, _, last = name.rpartition("/")
@@ -152,16 +168,19 @@ class PeerFiles:
     def _list(self, place: str) -> list[tuple[str, int, int]]:
         """Name, size and modification time in ns of each file."""
         found: list[tuple[str, int, int]] = []
-        page, is_done = 0, False
-        while not is_done and len(found) < MOST_BESIDE:
+        for page in range(MOST_PAGES):
             reply, _data = self._ask(do="list", folder=place, page=page)
             try:
-                for name, kind, size, _mode, modified, _target in reply["entries"]:
-                    if kind == "file" and size >= 0 and all(map(validate_file_name, name.split("/"))):
-                        found.append((name, int(size), int(modified) * 1000))
-                is_done, page = bool(reply["done"]) or not reply["entries"], page + 1
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise PeerError("its list is none: %s" % error) from None
+                fields = frames.decode_fields(reply, {"entries": [(str, str, int, int, int, str)], "done": bool})
+                for name, kind, size, _mode, modified, _target in fields["entries"]:
+                    if kind == "file":
+                        if not _BESIDE.fullmatch(name):
+                            raise WrongContent("it offers %r, which is none of the files that are copied" % name[:200])
+                        found.append((name, size, modified * 1000))
+            except ValueError as error:
+                raise WrongContent("its list is none: %s" % error) from None
+            if fields["done"] or not fields["entries"] or len(found) >= MOST_BESIDE:
+                break
         return found[:MOST_BESIDE]
 
     def _read(self, place: str, name: str, at: int, size: int) -> Iterator[memoryview]:
@@ -170,15 +189,18 @@ class PeerFiles:
             if not 0 < len(data) <= size - at:
                 raise PeerRefused("its file has another size")
             at += len(data)
+            self._on_progress()
             yield data
 
     def _ask(self, **request: object) -> tuple[frames.Message, memoryview]:
         try:
-            self._link.sendall(frames.pack(request))
+            self._link.sendall(self._sealed.pack(request))
             body = self._reader.read()
             if body is None:
                 raise PeerError("the connection ended")
-            reply, data = frames.unpack_parts(body)
+            reply, data = self._sealed.unpack(body, hashed=_is_hashed(request))
+        except SealError as error:
+            raise WrongContent(str(error)) from None
         except BlockingIOError:
             raise PeerError("no data for %d s" % SILENT_SECONDS) from None
         except (OSError, ValueError) as error:
@@ -187,6 +209,11 @@ class PeerFiles:
         if why:
             raise PeerRefused(str(why.get("why") if isinstance(why, dict) else why)[:200])
         return reply, data
+
+
+def _is_hashed(request: frames.Message) -> bool:
+    """Whether the receiver knows the SHA-256 of what the request asks for; both ends decide it by the name alone."""
+    return request.get("do") == "read" and _HASHED.fullmatch(str(request.get("name"))) is not None
 
 
 def _is_same(folder: int, name: str, size: int, modified: int) -> bool:

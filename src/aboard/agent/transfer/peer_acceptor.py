@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.transfer.peer_handshake import ListenerHandshake
+from aboard.agent.transfer.peer_handshake import ListenerHandshake, PeerKeys
 
 KEY_BYTES = 32
 # Strangers that have not proved to have the key; when one more comes, the oldest is dropped.
@@ -16,10 +16,10 @@ PAUSE_SECONDS = 0.05
 
 
 class PeerAcceptor:
-    """The listeners of one process; `on_peer` gets each authenticated connection with the peer's number."""
+    """The listeners of one process; `on_peer` gets each authenticated connection, the peer's number and the keys."""
 
     def __init__(
-        self, loop: EventLoop, on_peer: Callable[[socket.socket, int], None], count_peers: Callable[[], int]
+        self, loop: EventLoop, on_peer: Callable[[socket.socket, int, PeerKeys], None], count_peers: Callable[[], int]
     ) -> None:
         self.refused = 0
         self.ports: list[int] = []
@@ -63,9 +63,9 @@ class PeerAcceptor:
             self.refused += 1
             self._strangers.remove(stranger)
 
-        def take_in(link: socket.socket, peer: int) -> None:
+        def take_in(link: socket.socket, peer: int, keys: PeerKeys) -> None:
             self._strangers.remove(stranger)
-            self._on_peer(link, peer)
+            self._on_peer(link, peer, keys)
 
         stranger = ListenerHandshake(self._loop, link, self._key, self._me, take_in, refuse)
         self._strangers.append(stranger)

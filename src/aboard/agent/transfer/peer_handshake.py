@@ -15,8 +15,11 @@ NUMBER_BYTES = 4
 PROOF_BYTES = 32
 ANSWER_BYTES = NONCE_BYTES + NUMBER_BYTES + PROOF_BYTES
 HANDSHAKE_SECONDS = 1.0
+SENDERS = (b"dialer sends", b"listener sends")
 
-OnDone = Callable[[socket.socket, int], None]
+# The keys of a connection: of what this end sends, and of what it receives.
+PeerKeys = tuple[bytes, bytes]
+OnDone = Callable[[socket.socket, int, PeerKeys], None]
 OnFailed = Callable[[str], None]
 
 
@@ -73,16 +76,23 @@ class PeerHandshake:
         except OSError:
             self.fail("closed")
 
-    def _finish(self, peer: int) -> None:
+    def _finish(self, peer: int, keys: PeerKeys) -> None:
         if self.open:
             self.open = False
             self._loop.forget(self._link.fileno())
-            self._on_done(self._link, peer)
+            self._on_done(self._link, peer, keys)
 
     def _prove(self, role: bytes, listener_nonce: bytes, dialer_nonce: bytes, dialer: int, listener: int) -> bytes:
         """The role is part of it, so that no proof can be sent back to its sender."""
         ends = dialer.to_bytes(NUMBER_BYTES, "big") + listener.to_bytes(NUMBER_BYTES, "big")
         return hmac.digest(self._key, b"aboard peer " + role + listener_nonce + dialer_nonce + ends, "sha256")
+
+    def _derive_keys(self, listener_nonce: bytes, dialer_nonce: bytes, dialer: int, listener: int) -> PeerKeys:
+        """The keys of what the dialer and of what the listener sends after the handshake."""
+        dialer_key, listener_key = (
+            self._prove(role, listener_nonce, dialer_nonce, dialer, listener) for role in SENDERS
+        )
+        return dialer_key, listener_key
 
 
 class ListenerHandshake(PeerHandshake):
@@ -100,7 +110,8 @@ class ListenerHandshake(PeerHandshake):
             self.fail("no proof")
             return
         self._send(self._prove(b"listen", self._nonce, nonce, peer, self._me))
-        self._finish(peer)
+        dialer, listener = self._derive_keys(self._nonce, nonce, peer, self._me)
+        self._finish(peer, (listener, dialer))
 
 
 class DialerHandshake(PeerHandshake):
@@ -143,6 +154,6 @@ class DialerHandshake(PeerHandshake):
             proof = self._prove(b"dial", data, self._nonce, self._me, self._peer)
             self._send(self._nonce + self._me.to_bytes(NUMBER_BYTES, "big") + proof)
         elif hmac.compare_digest(data, self._prove(b"listen", self._listener_nonce, self._nonce, self._me, self._peer)):
-            self._finish(self._peer)
+            self._finish(self._peer, self._derive_keys(self._listener_nonce, self._nonce, self._me, self._peer))
         else:
             self.fail("no proof")

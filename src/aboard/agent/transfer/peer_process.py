@@ -11,7 +11,7 @@ from aboard.agent.event_loop import EventLoop
 from aboard.agent.network.peer_listener import bind_listener
 from aboard.agent.transfer.file_names import describe_failure, validate_file_name
 from aboard.agent.transfer.peer_acceptor import PeerAcceptor, resolve_address
-from aboard.agent.transfer.peer_handshake import DialerHandshake
+from aboard.agent.transfer.peer_handshake import DialerHandshake, PeerKeys
 from aboard.agent.transfer.piece_exchange import PieceExchange
 from aboard.agent.transfer.piece_file import PieceFile
 from aboard.agent.transfer.receive_folders import make_receive_folder, validate_folder
@@ -101,7 +101,7 @@ class PeerProcess:
                     raise
         return {"address": address, "ports": self._acceptor.ports}
 
-    def _take_in(self, link: socket.socket, peer: int) -> None:
+    def _take_in(self, link: socket.socket, peer: int, _keys: PeerKeys) -> None:
         self._unreached.pop(peer, None)
         self._exchange.join(link, peer, peer)
 
@@ -130,7 +130,7 @@ class PeerProcess:
             self._unreached[peer] = why
             self._dial(peer, addresses[1:])
 
-        def take_in(link: socket.socket, peer: int) -> None:
+        def take_in(link: socket.socket, peer: int, _keys: PeerKeys) -> None:
             self._unreached.pop(peer, None)
             self._exchange.join(link, peer, self._me)
 

@@ -81,7 +81,17 @@ def _fork_receiver(serve: Callable[[int], None]) -> tuple[int, int]:
         return forked_work.fork_worker(lambda _report: serve(theirs.fileno()), theirs.fileno()), ours.detach()
 
 
-def serve_frames(fd: int, folders: ReceiveFolders | SendFiles, most: int = frames.LIMIT) -> None:
+def pack_reply(answer: frames.Message, content: bytes | None) -> bytes:
+    return frames.pack(answer) if content is None else frames.pack_tailed(answer, content)
+
+
+def serve_frames(
+    fd: int,
+    folders: ReceiveFolders | SendFiles,
+    most: int = frames.LIMIT,
+    unpack: Callable[[memoryview], tuple[frames.Message, memoryview]] = frames.unpack_parts,
+    pack: Callable[[frames.Message, bytes | None], bytes] = pack_reply,
+) -> None:
     """Answers requests of at most so many bytes, one after the other, until the other end leaves."""
     os.set_blocking(fd, True)
     reader = FrameReader(fd, most)
@@ -90,7 +100,7 @@ def serve_frames(fd: int, folders: ReceiveFolders | SendFiles, most: int = frame
             body = reader.read()
             if body is None:
                 break
-            answer = _answer_frame(folders, body)
+            answer = pack(*_answer_request(folders, *unpack(body)))
             while answer:
                 answer = answer[os.write(fd, answer) :]
     finally:
@@ -128,8 +138,9 @@ class FrameReader:
         return view
 
 
-def _answer_frame(folders: ReceiveFolders | SendFiles, body: memoryview) -> bytes:
-    message, tail = frames.unpack_parts(body)
+def _answer_request(
+    folders: ReceiveFolders | SendFiles, message: frames.Message, tail: memoryview
+) -> tuple[frames.Message, bytes | None]:
     try:
         answer = folders.take(message, tail, time.monotonic() + BUDGET_SECONDS)
     except OSError as error:
@@ -137,5 +148,4 @@ def _answer_frame(folders: ReceiveFolders | SendFiles, body: memoryview) -> byte
     except Exception as error:  # noqa: BLE001 - whatever a frame contains, it gets a reply
         answer = {"error": "%s: %s" % (type(error).__name__, error)}
     answer["re"] = message.get("id")
-    content = answer.pop("tail", None)
-    return frames.pack(answer) if content is None else frames.pack_tailed(answer, content)
+    return answer, answer.pop("tail", None)

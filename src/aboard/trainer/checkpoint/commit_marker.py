@@ -121,7 +121,7 @@ def parse_marker_summary(text: bytes) -> tuple[CommitMarker, int, str]:
     """A marker as a node summarizes it, each slice being a group of slices; and the marker's size and SHA-256."""
     try:
         summary = parse_json(text)
-        content, size, digest = summary["marker"], summary["bytes"], summary["sha256"]
+        content, size, digest = dict(summary["marker"]), summary["bytes"], summary["sha256"]
     except (ValueError, LookupError, TypeError) as error:
         raise MarkerError(f"its {NAME} is truncated or damaged") from error
     _check_version(content)

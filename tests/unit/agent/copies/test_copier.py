@@ -84,7 +84,7 @@ def test_a_damaged_part_is_not_copied_and_is_named(tmp_path: Path) -> None:
         assert copiers[1].ask("status", seconds=0.5)["pending"] == [["step-000002", 1000]]
         report = copiers[1].wait_report("uncopied")
         assert (report["checkpoint"], report["obstacle"]) == ("step-000002", "damaged")
-        assert report["why"] == "its content is not what was saved"
+        assert report["why"] == f"127.0.0.1 port {copiers[0].port}: its content is not what was saved"
     assert not (roots[1] / "step-000002" / parts[0][0]).exists()
 
 

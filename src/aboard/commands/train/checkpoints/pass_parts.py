@@ -1,6 +1,7 @@
 """Parts of a checkpoint go from node to node before a run resumes: the head only names them, with their hashes."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from secrets import token_bytes
@@ -16,6 +17,8 @@ from aboard.lazy_dataclass import dataclass
 
 KEY_BYTES = 32
 STATUS_SECONDS = 5.0
+# Without a byte that a node hashes or receives, the head fetches the rest itself. A slow disk may take long to sync.
+STALL_SECONDS = 180.0
 _Text = Annotated[Untrusted, MaxLength(300)]
 
 
@@ -36,6 +39,7 @@ class _OpenReply:
 @dataclass(frozen=True, kw_only=True)
 class _StatusReply:
     left: int
+    moved: int
     lacking: Annotated[tuple[tuple[_Text, _Text, _Text], ...], MaxLength(100_000)]
 
 
@@ -45,8 +49,9 @@ async def pass_parts(
     checkpoint: str,
     wishes: Mapping[str, Sequence[PartWish]],
     metrics: tuple[str, str] | None,
+    patience: float = STALL_SECONDS,
 ) -> dict[str, set[str]]:
-    """Returns the names of the files that each node got; whatever failed is left to the head.
+    """Returns the names of the files that each node got; whatever failed, or no longer moves, is left to the head.
 
     `metrics` are two nodes: rank 0's, which lacks metrics and trackers, and one with a copy of them.
     """
@@ -64,7 +69,7 @@ async def pass_parts(
 
         async def fetch(name: str) -> set[str]:
             beside = numbers.get(metrics[1]) if metrics is not None and metrics[0] == name else None
-            return await copiers[name].fetch(checkpoint, wishes.get(name, ()), peers, numbers, beside)
+            return await copiers[name].fetch(checkpoint, wishes.get(name, ()), peers, numbers, beside, patience)
 
         ready = [name for name in wanting if name in numbers]
         return dict(zip(ready, await asyncio.gather(*map(fetch, ready)), strict=True))
@@ -95,6 +100,7 @@ class _NodeCopier:
         peers: Sequence[object],
         numbers: Mapping[str, int],
         beside: int | None,
+        patience: float,
     ) -> set[str]:
         """Fetches these files, each from any node that has it, in this order; returns those that are complete."""
         failed: set[str] = set()
@@ -113,11 +119,16 @@ class _NodeCopier:
                 for wish in [PartWish(file=wish.file, sources=[name for name in wish.sources if name in numbers])]
             ]
             await self._ask("fetch", files=rows, **({} if beside is None else {"beside": beside}))
-            left = 1
-            while left:
-                status = decode(_StatusReply, await self._ask("status", seconds=STATUS_SECONDS))
-                left = status.left
+            before, since = (1, -1), time.monotonic()
+            while before[0]:
+                status = decode(
+                    _StatusReply, await self._ask("status", seconds=min(STATUS_SECONDS, patience)), strict=True
+                )
                 failed |= {name.raw() for _checkpoint, name, _why in status.lacking}
+                if (status.left, status.moved) != before:
+                    before, since = (status.left, status.moved), time.monotonic()
+                elif time.monotonic() > since + patience:
+                    return {str(row[1]) for row in rows[: max(0, len(rows) - status.left)]} - failed
         except (AboardError, DecodeError):
             return set()
         return {str(row[1]) for row in rows} - failed

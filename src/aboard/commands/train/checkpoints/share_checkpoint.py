@@ -191,7 +191,7 @@ class _Sharing:
         for offer in offers:
             read = await self._survey.read_summary(offer)
             if read is None:
-                self.notes.append(f"{offer.name} is skipped: its {NAME} is damaged")
+                self.notes.append(f"{offer.name} is skipped: its {NAME} on {format_list(offer.nodes)} is damaged")
                 continue
             choice = _Choice(offer=offer, marker=read[0], marker_file=read[1])
             available = self._survey.list_available(offer, choice.marker)
