@@ -211,8 +211,10 @@ def test_a_script_without_ranks_is_not_monitored(two: Launches) -> None:
 
 
 def test_a_script_that_fails_after_its_run_has_failed(two: Launches) -> None:
-    """Exit code, status, `why` and page agree, although all ranks succeeded."""
-    two.put("run.sh", "torchrun --nnodes 2 show.py 0\n./evaluate.sh\n")
+    """Exit code, status, `why` and page agree, although all ranks succeeded; its PYTHONPATH held in the preflight."""
+    two.box.head.run(["mkdir", "-p", "/shared/job/src2/mypkg"]).check_returncode()
+    two.put("src2/mypkg/run.py", f"import mypkg.run\n{SHOW}")
+    two.put("run.sh", "export PYTHONPATH=src2:$PYTHONPATH\ntorchrun --nnodes 2 -m mypkg.run 0\n./evaluate.sh\n")
     ran = two.launch("--", "bash", "run.sh")
     assert ran.code == 127, ran.said
     assert ran.verdict["code"] == "capture-after"

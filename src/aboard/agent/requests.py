@@ -68,6 +68,7 @@ class RequestRunner:
 
         def prepare() -> None:
             if source is not None:
+                os.environ.update(env)
                 _run_script_and_exit(str(source), argv)
             if containers is not None:
                 containers.wrap(message, argv, env)

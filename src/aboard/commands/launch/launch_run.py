@@ -147,13 +147,16 @@ class LaunchResult:
         return tuple(finding for finding in self.reasons if finding.severity is Severity.BLOCK)
 
 
-def choose_subjects(check: str, program: Program | None) -> tuple[Subject, ...]:
-    """The subjects of a launch; `check` is quick, full or none, and `program` is what the nodes must have."""
+def choose_subjects(check: str, program: Program | None, env: Mapping[str, str]) -> tuple[Subject, ...]:
+    """The subjects of a launch; `check` is quick, full or none, and `program` is what the nodes must have.
+
+    `env` has the variables that ranks get.
+    """
     if check == "none":
         return ()
     if program is None:
         return SUBJECTS
-    own = software.build_subject(program)
+    own = software.build_subject(program, env)
     return tuple(own if subject is software.SUBJECT else subject for subject in SUBJECTS)
 
 

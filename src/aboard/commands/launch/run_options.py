@@ -152,7 +152,7 @@ class RunOptions:
             request=request,
             lease=lease,
             command=format_typed_command(sys.argv[1:]),
-            subjects=choose_subjects(self.check, None if request.code else request.program),
+            subjects=choose_subjects(self.check, None if request.code else request.program, request.env),
             quick=self.check == "quick",
             environment=find_environment(os.environ),
             notes=notes,

@@ -1,6 +1,7 @@
 """A probe: one question to a node, and a pure parser of the reply."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from aboard.core.cluster.container import describe_container
@@ -16,14 +17,16 @@ T = TypeVar("T")
 class ProbeCommand:
     """Run argv on the node, as the user that ranks will run as.
 
-    With a `source`, which is Python, a child of the agent runs that, and argv is what it finds in sys.argv. With
-    `inside`, argv runs in the container of that node, with the variables and the working directory of its ranks.
+    It gets the variables `env`. With a `source`, which is Python, a child of the agent runs that, and argv is what it
+    finds in sys.argv. With `inside`, argv runs in the container of that node, with the variables and the working
+    directory of its ranks.
     """
 
     argv: tuple[str, ...]
     timeout: float = 10.0
     source: str | None = None
     inside: Node | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def describe(self) -> dict[str, Any]:
         """The fields of the agent's op `run`."""
@@ -32,8 +35,10 @@ class ProbeCommand:
             fields["source"] = self.source
         if self.inside is not None and self.inside.container is not None:
             fields |= describe_container(self.inside.container, build_setup_words(self.inside))
-            fields["env"] = {**self.inside.env, **self.inside.container.env}
+            fields["env"] = {**self.inside.env, **self.inside.container.env, **self.env}
             fields["cwd"] = self.inside.workdir
+        elif self.env:
+            fields["env"] = dict(self.env)
         return fields
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from functools import partial
+from posixpath import join
 from typing import Annotated
 
 from aboard.core.cluster.node import Node, TransportKind
@@ -88,6 +88,14 @@ def build_inventory_command(node: Node, what: str = "facts", program: Program | 
 SOFTWARE = Probe(name="software", question=build_inventory_command, parse=parse_software)
 
 
-def build_program_probe(program: Program) -> Probe[NodeSoftware]:
-    """As `SOFTWARE`, and also what a program needs."""
-    return replace(SOFTWARE, question=partial(build_inventory_command, program=program))
+def build_program_probe(program: Program, env: Mapping[str, str]) -> Probe[NodeSoftware]:
+    """As `SOFTWARE`, and also what a program needs, with the variables of its ranks."""
+
+    def build_question(node: Node) -> ProbeCommand:
+        merged = {**node.env, **env}
+        if path := merged.get("PYTHONPATH"):
+            # Ranks start in their directory, and an empty entry is that directory.
+            merged["PYTHONPATH"] = ":".join(join(node.workdir or "", part) for part in path.split(":"))
+        return replace(build_inventory_command(node, program=program), env=merged)
+
+    return replace(SOFTWARE, question=build_question)

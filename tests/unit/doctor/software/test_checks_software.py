@@ -12,14 +12,21 @@ from hypothesis import given, strategies as st
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.probes.facts import Facts, Unknown
-from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseError
+from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeFiles, ProbeParseError
 from aboard.core.secrets.secret_names import SECRET_WORDS
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.shared.script_probes import parse_script_output
 from aboard.doctor.software.code_differences import LISTINGS
-from aboard.doctor.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
+from aboard.doctor.software.node_software import (
+    SoftwareListing,
+    build_inventory_command,
+    build_program_probe,
+    parse_listing,
+    parse_software,
+)
 from aboard.doctor.software.subject import SUBJECT, list_differences
 from aboard.node_scripts.script_source import read_script
 
@@ -324,6 +331,22 @@ def test_a_child_of_the_agent_sees_what_ranks_see(bare: Path, tmp_path: Path) ->
     ]
     assert told[0] == told[1]
     assert told[0]["packages"]["numpy"] == "2.0.0"
+
+
+def test_a_program_is_looked_for_with_the_variables_of_its_ranks(tmp_path: Path) -> None:
+    """What a script exported before its launcher, or aboard.yaml set for a node; relative to the directory of ranks."""
+    (tmp_path / "src2/mypkg").mkdir(parents=True)
+    (tmp_path / "src2/mypkg/run.py").touch()
+    node = Node(name="n1", python=sys.executable, workdir=str(tmp_path), env={"NCCL_DEBUG": "INFO"})
+    program = Program(kind=ProgramKind.MODULE, target="mypkg.run")
+    ask = build_program_probe(program, {"PYTHONPATH": "src2:"}).question
+    assert not isinstance(ask, ProbeCommand | ProbeFiles)
+    question = ask(node)
+    assert isinstance(question, ProbeCommand)
+    assert question.describe()["env"] == {"NCCL_DEBUG": "INFO", "PYTHONPATH": f"{tmp_path}/src2:{tmp_path}/"}
+    argv = [sys.executable, "-Sc", SCRIPT, *question.argv[1:]]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True, env=dict(question.env))
+    assert json.loads(told.stdout)["program"]["module"] == f"{tmp_path}/src2/mypkg/run.py"
 
 
 def test_a_node_whose_agent_runs_on_the_ranks_python_starts_no_other() -> None:
