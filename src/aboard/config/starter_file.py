@@ -3,7 +3,7 @@
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from aboard.core.cluster.discovery import choose_next_step, describe_node, list_common_facts
+from aboard.core.cluster.discovery import describe_node, list_common_facts
 from aboard.core.cluster.node_sets import fold_names, split_node_set
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _TOP = """\
 # The nodes of this project, from {source}. `aboard init --schema` lists every key.
-# The next command is `aboard {command}`: it {why}.
 cluster:
   nodes:
 """
@@ -40,12 +39,11 @@ def format_starter_file(entries: "Sequence[NodeEntry]", cluster: "DiscoveredClus
     """A file that the loader accepts as it is, and with any of its settings uncommented."""
     nodes = {node.name: node for node in cluster.nodes}
     slots = {entry.name: _choose_slots(entry, nodes[entry.name]) for entry in entries}
-    step = choose_next_step(cluster)
     facts = "".join(f"  # - {line}\n" for line in list_common_facts(cluster))
     heading = f"\n  # Found on {fold_names(node.name for node in cluster.reached)}:\n" if facts else ""
     return "".join(
         [
-            _TOP.format(source=cluster.source, command=step.command, why=step.why),
+            _TOP.format(source=cluster.source),
             *_format_node_lines(entries, slots, nodes),
             heading,
             facts,
@@ -71,13 +69,18 @@ def _format_node_lines(
     """One line for each sequence of nodes that are alike, in order; comments are aligned."""
     lines: list[tuple[str, str]] = []
     for (user, count, found), alike in groupby(
-        entries, key=lambda entry: (entry.settings.get("user"), slots[entry.name], describe_node(nodes[entry.name]))
+        entries, key=lambda entry: (entry.settings.get("user"), slots[entry.name], _describe_found(nodes[entry.name]))
     ):
         for part in split_node_set(fold_names(entry.name for entry in alike)):
             text = (f"{user}@" if user else "") + part + (f" slots={count}" if count is not None else "")
             lines.append((f'    - "{text}"', found))
     width = max(len(line) for line, _comment in lines)
     yield from (f"{line:{width}}  # {comment}\n" for line, comment in lines)
+
+
+def _describe_found(node: "DiscoveredNode") -> str:
+    """What stays true in a file: after `aboard trust`, the node is reached."""
+    return describe_node(node) + (" when this file was written" if node.problem is not None else "")
 
 
 def _format_environment(cluster: "DiscoveredCluster") -> str:

@@ -26,7 +26,7 @@ EXIT_CODES = {
     " failed; `launch`, `train`: the run failed, although no rank did; `why --log`: trouble that Aboard doesn't"
     " recognize",
     EXIT_BLOCKED: "`check`, `data`, `launch`, `train`: something would stop the run; `trust`: some nodes are not ready;"
-    " `why` with `--log`, `--bundle`, `--nodes` or `--pid`: a verdict",
+    " `why` with `--log`, `--bundle`, `--nodes` or `--pid`: a verdict that is more than information",
     EXIT_ERROR: "the command can't be carried out: a typing mistake, a file, a setting; stderr says why",
     EXIT_STUCK: "`launch`, `train`: the run made no progress and was terminated, as `on_stall` says",
     EXIT_HOST_OFF: "`sandbox exec`: the host is off",

@@ -6,7 +6,7 @@ Each is declared here once; a command puts it where its help lists it, and gets 
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from aboard.config.input_files import read_text
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.plan.deepspeed_env_file import parse_env_file
-from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.launch_request import LaunchRequest, describe_unused_master
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallAction
 from aboard.core.run.recovery.recovery_request import RecoveryRequest, parse_spares, resolve_recovery
@@ -142,20 +142,28 @@ class RunOptions:
         return settings
 
     def build_spec(
-        self, cluster: Cluster, request: LaunchRequest, lease: Lease, notes: tuple[str, ...], **more: Any
+        self,
+        cluster: Cluster,
+        request: LaunchRequest,
+        lease: Lease,
+        notes: tuple[str, ...],
+        *,
+        recovery: RecoverySettings,
+        **more: Any,
     ) -> "LaunchSpec":
         """The launch with these options; the nodes need not have a program that is uploaded."""
         from aboard.commands.launch.launch_run import LaunchSpec, choose_subjects  # noqa: PLC0415 - a launch dials first
 
         return LaunchSpec(
             cluster=cluster,
-            request=request,
+            request=replace(request, restarts=recovery.restarts),
+            recovery=recovery,
             lease=lease,
             command=format_typed_command(sys.argv[1:]),
             subjects=choose_subjects(self.check, None if request.code else request.program, request.env),
             quick=self.check == "quick",
             environment=find_environment(os.environ),
-            notes=notes,
+            notes=(*notes, *describe_unused_master(cluster, request, os.environ)),
             run=self.run,
             resubmits=self.resubmits,
             **more,

@@ -31,7 +31,7 @@ class MetricTable:
     times: list[float] = field(default_factory=list)
     generations: list[int] = field(default_factory=list)
     columns: dict[str, list[float | None]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
-    evaluations: list[tuple[int, float, float]] = field(default_factory=list)
+    evaluations: list[tuple[int, float, float, int]] = field(default_factory=list)
     nonfinite: list[tuple[int, float]] = field(default_factory=list)
     # When a line was logged, and the seconds of each class since the one before.
     windows: list[tuple[float, Mapping[str, float | None]]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class MetricTable:
         if line.kind == "evaluation":
             loss = line.figures.get("eval_loss")
             if loss is not None:
-                self.evaluations.append((line.step, line.at, loss))
+                self.evaluations.append((line.step, line.at, loss, line.generation))
             return
         if line.kind != "log":
             return
@@ -113,12 +113,20 @@ def _take_rows(table: MetricTable, rows: Sequence[int]) -> Curve:
 
 
 def _describe_evaluations(table: MetricTable) -> Evaluations:
-    rows = choose_rows([[loss for _, _, loss in table.evaluations]], buckets=_MOST_EVALUATIONS // 2)
-    chosen = [table.evaluations[row] for row in rows]
+    """Those of steps that no later attempt trained again, thinned."""
+    begins = dict(zip(reversed(table.generations), reversed(table.steps), strict=True))
+    live = [
+        each
+        for each in table.evaluations
+        if all(each[0] < step for generation, step in begins.items() if generation > each[3])
+    ]
+    rows = choose_rows([[loss for _, _, loss, _ in live]], buckets=_MOST_EVALUATIONS // 2)
+    chosen = [live[row] for row in rows]
     return {
-        "step": tuple(step for step, _, _ in chosen),
-        "at": tuple(round(at, 2) for _, at, _ in chosen),
-        "eval_loss": tuple(round_number(loss) for _, _, loss in chosen),
+        "step": tuple(step for step, _, _, _ in chosen),
+        "at": tuple(round(at, 2) for _, at, _, _ in chosen),
+        "generation": tuple(generation for _, _, _, generation in chosen),
+        "eval_loss": tuple(round_number(loss) for _, _, loss, _ in chosen),
     }
 
 

@@ -61,6 +61,7 @@ class Evaluations(TypedDict):
 
     step: tuple[int, ...]
     at: Numbers
+    generation: tuple[int, ...]
     eval_loss: Gaps
 
 

@@ -11,7 +11,7 @@ import click
 from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs
 from aboard.commands.shared.conductor_client import ask_stop
 from aboard.commands.shared.options.completion import complete_runs
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, format_shell, join_lines
 from aboard.diagnoses.usage import commands
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
@@ -63,6 +63,6 @@ def _choose_run(runs: Sequence[RunDirectory], jobs: "Mapping[str, JobRun]") -> R
     if not active:
         raise AboardError(commands.STOP_NONE, "none of your runs is active on this machine")
     if len(active) > 1:
-        names = ", ".join(run.id for run in active)
-        raise AboardError(commands.STOP_WHICH, f"several runs are active: {names}", run=active[0].id)
+        each = (format_shell("aboard stop {run}", run=run.id) for run in active)
+        raise AboardError(commands.STOP_WHICH, f"{len(active)} runs are active", stop=join_lines(*each))
     return active[0]

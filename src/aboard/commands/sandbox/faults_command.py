@@ -36,6 +36,7 @@ class FaultGroup(click.Group):
     name="break", cls=FaultGroup, subcommand_metavar="FAULT --node NODES [OPTIONS]…", invoke_without_command=True
 )
 @click.option("--list", "listing", is_flag=True, help="List every fault with its description.")
+@click.option("--name", envvar=NAME_VARIABLE, hidden=True, expose_value=False)
 @click.pass_context
 def break_hosts(ctx: click.Context, listing: bool) -> None:
     """Inject a fault into hosts; FAULT --help shows its options."""

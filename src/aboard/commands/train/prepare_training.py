@@ -142,9 +142,9 @@ def add_training(
             if error.code.startswith("adapter-"):
                 raise
             # No estimate is no reason to stop: a head without torch can train on nodes that have it.
-            observer.say("memory", f"not estimated: {error.seen}")
+            observer.say("memory per rank", f"not estimated: {error.seen}")
             return None
-        observer.say("memory", found.says.visible(400))
+        observer.say("memory per rank", found.says.visible(400))
         return found
 
     async def upload_files(

@@ -1,6 +1,7 @@
 """Logs in to nodes and names what is in the way: a bounded number at once, and a dropped handshake again."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import uniform
@@ -23,6 +24,9 @@ from aboard.transport.shell.node_shell import NodeShell
 from aboard.transport.shell.ssh_login import open_login
 
 T = TypeVar("T")
+
+_METHODS = re.compile(r"Permission denied \(([a-z,-]+)\)")
+_ASKING = frozenset({"password", "keyboard-interactive"})
 
 
 class TrustObserver(Protocol):
@@ -80,7 +84,7 @@ class NodeLogins:
                 if error.reason is not UnreachableReason.KEY_REFUSED:
                     raise
                 refused = error
-        if not access.terminal:
+        if not access.terminal or not takes_password(refused):
             raise refused
         observer.announce_password(node.name, 1, 1)
         return await self.open(node, ask=True)
@@ -112,6 +116,12 @@ def explain_failure(node: Node, error: AboardError) -> Finding:
         contact = UnreachedNode(reason=error.reason, said=error.seen)
         return next(find_unreachable_nodes(Facts(cluster=Cluster(nodes=(node,)), contacts={node.name: contact})))
     return error.diagnosis.finding(nodes=(node.name,), seen=error.seen, fix=error.fix)
+
+
+def takes_password(refused: Unreachable) -> bool:
+    """Whether sshd may ask for a password: when it refuses a login, it lists the methods that it accepts."""
+    methods = _METHODS.search(refused.seen)
+    return methods is None or not _ASKING.isdisjoint(methods[1].split(","))
 
 
 def explain_refusal(node: Node, access: Access, seen: str) -> Finding:

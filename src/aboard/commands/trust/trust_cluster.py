@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,14 @@ from time import monotonic
 from aboard.commands.trust.home_files import AUTHORIZED_KEYS, PRELUDE, HomeFiles, quote_path
 from aboard.commands.trust.host_keys import FingerprintFile, HostKeyPinning, HostToPin
 from aboard.commands.trust.mesh import MeshNode, connect_mesh
-from aboard.commands.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure, explain_refusal
+from aboard.commands.trust.node_access import (
+    Access,
+    NodeLogins,
+    TrustObserver,
+    explain_failure,
+    explain_refusal,
+    takes_password,
+)
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
@@ -163,7 +170,9 @@ class TrustSetup:
             self._observer.begin_phase("logging in")
             again = await self._log_in(name for name in unknown if name not in self.findings)
             refused = {name: error for name, error in refused.items() if name not in unknown} | again
-        await self._install_key([name for name in refused if refused[name].reason is UnreachableReason.KEY_REFUSED])
+        await self._install_key(
+            {name: error for name, error in refused.items() if error.reason is UnreachableReason.KEY_REFUSED}
+        )
         for name, error in refused.items():
             if error.reason is UnreachableReason.HOST_KEY_CHANGED:
                 self.findings[name] = await self.pinning.explain_change(self._describe_host(name))
@@ -228,7 +237,7 @@ class TrustSetup:
         await asyncio.gather(*map(log_in, names))
         return {name: refused[name] for name in self._nodes if name in refused}
 
-    async def _install_key(self, names: list[str]) -> None:
+    async def _install_key(self, names: Mapping[str, Unreachable]) -> None:
         """Installs the key with whatever access there is: all at once by the admin key, one by one by password."""
         if not names:
             return
@@ -242,12 +251,13 @@ class TrustSetup:
         if self._access.identity is not None:
             done = await asyncio.gather(*(self._install(name, keys[name]) for name in names))
             left = dict.fromkeys(name for name, is_done in zip(names, done, strict=True) if not is_done)
-        for number, name in enumerate(left, 1):
-            if self._access.terminal:
-                self._observer.announce_password(name, number, len(left))
-                await self._install(name, keys[name], ask=True)
-            else:
-                self._refuse(name, "the node accepts none of this machine's keys")
+        asked = [name for name in left if self._access.terminal and takes_password(names[name])]
+        for number, name in enumerate(asked, 1):
+            self._observer.announce_password(name, number, len(asked))
+            await self._install(name, keys[name], ask=True)
+        for name in (each for each in left if each not in asked):
+            no_password = "" if takes_password(names[name]) else ", and takes no passwords"
+            self._refuse(name, f"the node accepts none of this machine's keys{no_password}")
 
     async def _install(self, name: str, head_key: HeadKey, *, ask: bool = False) -> bool:
         """Installs the key on one node and verifies it; False if the admin key is refused."""

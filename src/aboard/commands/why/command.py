@@ -156,7 +156,10 @@ def _find_run(what: str) -> RunDirectory:
         return Runs.of(os.environ).find(what)
     except AboardError:
         near = find_nearest(what, DIAGNOSES_BY_CODE)
-        fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
+        if Path(what).is_file():
+            fix = commands.WHY_CODE.fix("log", path=what)
+        else:
+            fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
         seen = f"there is no code or run '{escape_text(what)}'"
         raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 
@@ -185,9 +188,10 @@ def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | Non
 
 def _describe_end(run: RunDirectory) -> str:
     summary = summarize_run(run)
-    ended = f", {format_duration(max(0.0, time() - run.written))} ago" if run.written else ""
+    ended = f" {format_duration(max(0.0, time() - run.written))} ago" if run.written else ""
     reason = f" ({summary.note})" if summary.note else ""
-    return f"{run.id} is {summary.state}{ended}{reason}"
+    verb = "" if summary.state in ("failed", "finished", "stopped") else "was "
+    return f"{run.id} {verb}{summary.state}{ended}{reason}"
 
 
 _LOG_EXIT_CODES = {"verdict": EXIT_BLOCKED, "trouble": EXIT_WARNED}
@@ -256,4 +260,4 @@ def print_bundle_verdict(name: str, *, as_json: bool, verbose: bool) -> None:
         build_console().print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
     else:
         click.echo("nothing wrong was found")
-    sys.exit(choose_exit_code(judgement.why.findings, blocking=Severity.INFO))
+    sys.exit(choose_exit_code(judgement.why.findings, blocking=Severity.WARN))

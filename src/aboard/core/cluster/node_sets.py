@@ -152,7 +152,8 @@ def _describe_numbered_name(name: str, number: str) -> tuple[str, Fix]:
     if len(number) > _SLOT_DIGITS or int(number) == SSH_PORT:
         seen = f"'{escape_text(name)}:{escape_text(number, 20)}' has a port"
         return seen, configuration.NODESET.fix("port", name=name, port=number)
-    fix = configuration.NODESET.fix("slots-or-port", slots=format_count(int(number), "slot"), name=name, number=number)
+    counts = {f"{word}s": format_count(int(number), word) for word in ("rank", "slot")}
+    fix = configuration.NODESET.fix("slots-or-port", **counts, name=name, number=number)
     return f"'{escape_text(name)}:{number}' is a name and a number", fix
 
 

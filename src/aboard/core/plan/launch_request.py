@@ -1,13 +1,14 @@
 """A launch request: what the user wants to run, before the nodes are probed."""
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.cluster.node import Node
 from aboard.core.plan.program import Program
+from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
 
@@ -57,6 +58,15 @@ def resolve_request(
         # Preflight listens on this port, to test that it is free and reachable.
         nodes = (replace(nodes[0], env={**nodes[0].env, "MASTER_PORT": str(port)}), *nodes[1:])
     return replace(cluster, nodes=nodes), replace(request, master_port=port, master_address=address)
+
+
+def describe_unused_master(cluster: Cluster, request: LaunchRequest, shell: Mapping[str, str]) -> Iterator[str]:
+    """A note if the user's shell has another master address than ranks get."""
+    if (exported := shell.get("MASTER_ADDR")) and request.master_address is None and len(cluster) > 1:
+        yield (
+            f"MASTER_ADDR={escape_text(exported, 200)} of this shell is not used: ranks get the address of rank 0's"
+            " node (--master-address sets a different one)"
+        )
 
 
 def _resolve_image(node: Node) -> Node:

@@ -120,7 +120,7 @@ def _build_start(
         **node.env,
         **({} if node.container is None else node.container.env),
         **request.env,
-        **build_torchrun_env(layout, master, run),
+        **build_torchrun_env(layout, master, run, restarts=request.restarts),
         **(build_task_env(layout) if request.slurm_tasks else {}),
     }
     return Start(

@@ -24,7 +24,7 @@ class RankLayout:
     groups: int
 
 
-def build_torchrun_env(layout: RankLayout, master: MasterAddress, run: str) -> dict[str, str]:
+def build_torchrun_env(layout: RankLayout, master: MasterAddress, run: str, *, restarts: int = 0) -> dict[str, str]:
     """The variables that torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py) and DeepSpeed set.
 
     The agent store is False: no torchrun agent hosts the store, so rank 0 must.
@@ -42,7 +42,7 @@ def build_torchrun_env(layout: RankLayout, master: MasterAddress, run: str) -> d
         "MASTER_ADDR": master.address,
         "MASTER_PORT": str(master.port),
         "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_MAX_RESTARTS": str(restarts),
         "TORCHELASTIC_RUN_ID": run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         # DeepSpeed's own (deepspeed/launcher/launch.py).

@@ -13,6 +13,8 @@ MOST_OPEN = 4096
 
 # Ranks, times, addresses and values differ between otherwise equal lines.
 _NUMBER = re.compile(rb"0[xX][0-9a-fA-F]+|[-+]?[0-9][0-9.,:_]*(?:[eE][-+]?[0-9]+)?")
+# The number of a step, not its seconds: `step 40`, `"step": 40`, `Iteration=1,040`.
+_STEP = re.compile(rb"(?i)(?:step|iter|iteration|epoch)\W{1,4}([0-9][0-9,]*)(?!\.?[0-9]| ?m?s\b)")
 
 
 class OutputLine(NamedTuple):
@@ -82,8 +84,8 @@ def fold_lines(lines: Iterable[OutputLine], window: float = WINDOW) -> Iterator[
 
 
 def get_line_shape(line: OutputLine) -> tuple[object, ...]:
-    """The key that lines must share to be folded."""
-    return line.stream, line.continues, line.why, _NUMBER.sub(b"0", line.text)
+    """The key that lines must share to be folded: ranks that are a step apart don't share a line."""
+    return line.stream, line.continues, line.why, _NUMBER.sub(b"0", line.text), *_STEP.findall(line.text)
 
 
 def _close_group(shapes: dict[tuple[object, ...], _Shape], key: tuple[object, ...], folded: FoldedLine) -> FoldedLine:

@@ -180,12 +180,14 @@ NOT_STARTED = Diagnosis(
     " This directory must exist on every node.",
     fixes={
         "folder": "mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml",
+        "mode": "chmod +x {program}    # on {node}; if it is a directory or no program, correct the command",
         "program": "command -v {program}    # on {node}",
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
     },
     patterns=(
         last_words(r"\Acan't enter (?P<path>\S+):", fix="folder"),
+        last_words(r"\Acan't start (?P<program>\S*/\S*): Permission denied", fix="mode"),
         last_words(r"\Acan't start (?P<program>\S+):", fix="program"),
     ),
 )
@@ -195,7 +197,11 @@ NODE_GONE = Diagnosis(
     title="a node was lost",
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
     explanation="The node lost power or its network, or its agent was killed. A run never continues with fewer nodes.",
-    fixes="{check:shell aboard check NODE    # is it back? then launch again}",
+    fixes={
+        "": "{check:shell aboard check NODE    # is it back? then launch again}",
+        "job": "sinfo -R --nodes={node}    # why Slurm took it out of service; submit again, with --exclude={node} if"
+        " it stays down",
+    },
     log_fix="scontrol show node {node} | grep -E 'State|Reason'    # shows why the node failed\n"
     "#SBATCH --exclude={node}    # run without this node",
     patterns=cause(

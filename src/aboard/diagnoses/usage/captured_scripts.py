@@ -48,6 +48,7 @@ NONE = Diagnosis(
     " monitored, and no failure, unless its name is that of a launcher or --capture was typed.",
     fixes={
         "rank": "if each rank should run it: {launch:shell aboard launch --no-capture} -- {command:shell}",
+        "mode": "chmod +x {script}    # on {node}; then launch again",
         "failed": "read its output, which is above; if each rank should run it:"
         " {launch:shell aboard launch --no-capture} -- {command:shell}",
     },

@@ -174,9 +174,9 @@ STOP_NONE = Diagnosis(
 STOP_WHICH = Diagnosis(
     code="stop-which",
     title="several runs are active",
-    symptoms=("several runs are active",),
+    symptoms=("2 runs are active",),
     explanation="Aboard does not guess which run to stop.",
-    fixes="aboard stop {run}",
+    fixes="{stop:shell aboard stop RUN}",
 )
 
 STOP_SLOW = Diagnosis(
@@ -223,6 +223,7 @@ WHY_CODE = Diagnosis(
     symptoms=("no code and no run",),
     explanation="`aboard why` takes one finding code or one run.",
     fixes={
+        "log": "aboard why --log {path}    # explains this file",
         "near": "aboard why {code}    # did you mean this?",
         "list": "aboard why --codes    # lists all codes; aboard status lists all runs",
     },

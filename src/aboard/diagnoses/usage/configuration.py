@@ -208,8 +208,9 @@ NODESET = Diagnosis(
         "bracket": Advice("write {before}[{ranges}]"),
         "port": Advice("in aboard.yaml write 'name: {name}' and 'port: {port}'"),
         "slots-or-port": Advice(
-            "for {slots}, put the line `{name} slots={number}` into a hostfile and use --hostfile hostfile; for port"
-            " {number}, write `port: {number}` in aboard.yaml"
+            "for {ranks} on each node, add `--ranks {number}` to launch or train; for {slots} on {name} alone,"
+            " put the line `{name} slots={number}` into a hostfile and use --hostfile hostfile; for port {number},"
+            " write `port: {number}` in aboard.yaml"
         ),
         "empty": Advice("write a range in the brackets, for example [01-16]"),
         "end": Advice("write its last number, for example {range}{end}"),

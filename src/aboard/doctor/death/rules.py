@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import wraps
 from operator import attrgetter
 
+from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResult, VerdictRule
@@ -157,7 +158,9 @@ def report_lost_node(evidence: Evidence) -> Iterator[RuleResult]:
             nodes=(name,),
             ranks=ranks,
             seen=f"{name} ({format_count(len(ranks), 'rank')}) was lost: {place.why.visible(200)}",
-            fix=death.NODE_GONE.fix(check=build_check_command(evidence, (name,), why="when it is back, launch again")),
+            fix=death.NODE_GONE.fix("job", node=name)
+            if any(part.node.transport is TransportKind.SLURM for part in evidence.plan.parts)
+            else death.NODE_GONE.fix(check=build_check_command(evidence, (name,), why="when it is back, launch again")),
         )
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains=_END)
 

@@ -79,10 +79,10 @@ def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
                 finding=hang.MISMATCH.finding(
                     nodes=tuple(sorted({view.node for view in named})),
                     ranks=tuple(view.rank for view in named),
-                    seen=f"{name_ranks(list_ranks(odd))} issued {_format_collective(entry)} (sequence number"
+                    seen=f"{name_ranks(list_ranks(odd))} issued {format_collective(entry)} (sequence number"
                     f" {progress.number}){_format_site(odd[0])};"
                     f" the other {'rank' if others == 1 else f'{others} ranks'} issued"
-                    f" {_format_collective(progress.usual)}"
+                    f" {format_collective(progress.usual)}"
                     f"{_format_site(evidence.view(_find_usual_rank(progress)))}",
                     fix=hang.MISMATCH.fix("software"),
                 ),
@@ -136,7 +136,7 @@ def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
         activity = _add_oom_kill(evidence, view, describe_activity(view, evidence.usual, run=evidence.plan.run))
         grave = waited >= activity.patience
         which = (
-            f"collective {progress.number} ({_format_collective(progress.usual)})"
+            f"collective {progress.number} ({format_collective(progress.usual)})"
             if progress and progress.usual
             else "a collective"
         )
@@ -239,8 +239,10 @@ def _find_usual_rank(progress: GroupProgress) -> int:
     return next(rank for rank in progress.waiting if rank not in progress.odd)
 
 
-def _format_collective(record: CollectiveRecord) -> str:
-    """`all_reduce of [10]`, without the backend's prefix."""
+def format_collective(record: CollectiveRecord) -> str:
+    """`all_reduce of [10]`, without the backend's prefix; `barrier()` if it has no tensor."""
     op = record.op.partition(":")[2] or record.op
-    sizes = record.sizes.partition("]]")[0].lstrip("[") if record.sizes else ""
+    sizes = record.sizes.partition("]]")[0].lstrip("[")
+    if record.sizes and not any(each.isdigit() for each in record.sizes):
+        return f"{op}()"
     return f"{op} of [{sizes}]" if sizes else op

@@ -70,12 +70,12 @@ class MemoryEstimate:
             "hybrid": f"sharded across the {format_count(nodes[0], 'rank')} of each node",
         }[self.sharding]
         parts = (
-            f"states {format_size(self.states)}, activations {_format_bytes(self.activations)}, logits"
+            f"{format_size(self.states)} of model state, {where}; activations {_format_bytes(self.activations)}, logits"
             f" {format_size(self.logits)}"
         )
         if self.host:
-            parts += f"; and {format_size(self.host)} of host memory, not measured"
-        return f"{_format_count(self.parameters)}, {where}: {parts}"
+            parts += f"; {format_size(self.host)} of host memory, not measured"
+        return f"{parts} ({_format_count(self.parameters)} parameters)"
 
 
 @dataclass(frozen=True, kw_only=True)

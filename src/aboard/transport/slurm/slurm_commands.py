@@ -33,12 +33,14 @@ async def run_slurm_command(
     """Runs squeue, scontrol, sinfo, sbatch or scancel, in English and with ISO times."""
     if shutil.which(argv[0]) is None:
         return SlurmOutput(code=_NOT_FOUND, stderr=f"there is no {argv[0]} on this machine")
+    # What sbatch gets, the job's ranks get.
+    own = {} if argv[0] == "sbatch" else {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**(os.environ if env is None else env), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+        env={**(os.environ if env is None else env), **own},
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(stdin.encode()), seconds)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser
 from json_documents import read_document
 from made_run import make_run
 from typed_commands import aboard
 
 from aboard.commands.report.build_report import ReportOptions, build_report
 from aboard.commands.report.lateness_map import describe_lateness, fold_lateness
+from aboard.commands.report.metric_table import collect_metrics, describe_metrics
 from aboard.commands.report.run_settings import compare_settings
 from aboard.commands.report.thin_series import choose_rows
 from aboard.commands.shared.page.render_page import encode_data, render_page
@@ -21,6 +23,7 @@ from aboard.commands.shared.page.write_page import write_page
 from aboard.core.run.lateness import LatenessWindow, RankLateness
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError
+from aboard.record.metrics_log import MetricsLine
 from aboard.record.run_directory import RunDirectory
 
 PAGE = Path(__file__).parents[4] / "src/aboard/commands/shared/page/sources"
@@ -42,6 +45,19 @@ def test_of_repeated_steps_the_last_attempt_is_the_curve_and_the_others_are_asid
     assert metrics["generation"] == (1, 1, 2, 2, 2, 2)
     assert metrics["columns"]["loss"][2:] == (2.33333, 2.25, 2.2, None)
     assert [(each["attempt"], each["step"]) for each in metrics["lost"]] == [(1, (3, 4))]
+
+
+def test_the_evaluations_of_a_step_that_was_repeated_are_those_of_the_last_attempt() -> None:
+    """Each says its attempt, so that their curve has a gap where a crash was."""
+    rows = [(1, 2, {"loss": 1.0}), (1, 2, {"eval_loss": 2.0}), (1, 4, {"loss": 0.9}), (1, 4, {"eval_loss": 1.9})]
+    rows += [(2, 3, {"loss": 0.95}), (2, 4, {"loss": 0.8}), (2, 4, {"eval_loss": 1.8})]
+    lines = [
+        MetricsLine(at=float(place), generation=generation, step=step, figures=figures)
+        for place, (generation, step, figures) in enumerate(rows)
+    ]
+    evaluations = describe_metrics(collect_metrics(lines))["evaluations"]
+    assert (evaluations["step"], evaluations["generation"]) == ((2, 4), (1, 2))
+    assert evaluations["eval_loss"] == (2.0, 1.8)
 
 
 def test_the_ledger_adds_up_to_the_wall_time_and_divides_steps(run: RunDirectory) -> None:
@@ -234,3 +250,26 @@ def test_the_command_writes_a_page_and_says_what_it_holds(tmp_path: Path, monkey
     assert [run["id"][-5:] for run in compared["runs"]] == ["otter", "heron"]
     assert aboard("report", "--compare", "brave", "calm", "-o", "both.html").code == 0
     assert aboard("report", "brave", "calm").code == 3
+
+
+@pytest.mark.ci
+def test_code_in_a_text_has_no_backticks_and_a_crash_is_a_gap_in_both_curves(run: RunDirectory, tmp_path: Path) -> None:
+    """What is set in code is shown as code; neither the loss nor the evaluation is drawn across a restart."""
+    data = build(run)
+    shown = data["runs"][0]
+    shown["verdicts"][0]["why"] = "run `aboard why` there"
+    shown["metrics"]["evaluations"] = {
+        "step": (2, 4), "at": (120.0, 170.0), "generation": (1, 2), "eval_loss": (2.0, 1.8)
+    }  # fmt: skip
+    path = tmp_path / "page.html"
+    path.write_text(render_page(data, title="t"), "utf-8", "backslashreplace")
+    with Browser() as browser:
+        browser.open_page(path)
+        assert "aboard why" in browser.evaluate(
+            "[...document.querySelectorAll('dd code')].map((each) => each.textContent)"
+        )
+        assert "`" not in browser.evaluate("document.querySelector('.verdicts').textContent")
+        curves = "listTables(page.runs[0], CURVES.find((each) => each.name === 'loss'), 0, false)"
+        gaps = browser.evaluate(f"{curves}.filter((each) => !each.pale).map((each) => each.values.indexOf(null))")
+        assert gaps[-1] == 1
+        assert browser.complaints == []

@@ -84,7 +84,7 @@ def test_the_first_line_names_the_run_and_the_last_one_the_active_run(runs: Runs
     with living(begin(runs, 1)) as active:
         failed = end(begin(runs, 2), 3, 1)
         lines = CliRunner().invoke(cli, ["why"]).output.splitlines()
-    assert lines[0].startswith(f"{failed.id} is failed, ")
+    assert lines[0].startswith(f"{failed.id} failed ")
     assert lines[-1] == f"aboard why {active.id}    # the run that is active"
     assert runs.last_question > 0
 
@@ -100,7 +100,7 @@ def test_a_launch_that_preflight_refused_is_told_with_its_codes(runs: Runs) -> N
     assert [each["generation"] for each in read_document(run.findings)] == [3]
     refused = f"refused by preflight: {diagnosis.code}"
     said = CliRunner().invoke(cli, ["why"]).output
-    assert said.startswith(f"{run.id} is refused")
+    assert said.startswith(f"{run.id} was refused")
     assert refused in said.splitlines()[0]
     assert "n2 refuses connections on port 22" in said
     fields = CliRunner().invoke(cli, ["status"]).output.splitlines()[1].split("\t")

@@ -60,7 +60,7 @@ def test_exclude(exclude: str, expected: dict[str, tuple[int, ...] | None]) -> N
         ("worker-0:", "not a list of slot numbers", "worker-0:0,2"),
         ("worker-0@", "no node was given", "specify a node"),
         ("worker-[0-1", "never closed", "worker-[0-1]"),
-        ("worker-0:1:2", "a name and a number", "for 1 slot, put"),
+        ("worker-0:1:2", "a name and a number", "for 1 slot on worker-0 alone"),
     ],
 )
 def test_wrong(include: str, seen: str, fix: str) -> None:

@@ -56,7 +56,7 @@ def test_expands(text: str, names: list[str]) -> None:
             "n1:8",
             "a name and a number",
             0,
-            "for 8 slots, put the line `n1 slots=8` into a hostfile and use --hostfile hostfile",
+            "for 8 slots on n1 alone, put the line `n1 slots=8` into a hostfile and use --hostfile hostfile",
         ),
         ("me@n1:8", "a name and a number", 0, "`me@n1 slots=8`"),
         ("-l@host", "starts with '-'", 0, "alice@host"),

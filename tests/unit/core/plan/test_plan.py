@@ -71,6 +71,12 @@ def test_a_node_without_slots_starts_nothing_and_is_not_the_master() -> None:
     assert find_rank_zero_node(Cluster(nodes=nodes)).name == "n1"
 
 
+def test_ranks_know_from_the_first_start_how_often_they_may_start_again() -> None:
+    """As with torchrun: scripts compare it with TORCHELASTIC_RESTART_COUNT."""
+    (start,) = _plan(Node(name="n1", slots=1), request=replace(REQUEST, restarts=3)).parts[0].starts
+    assert (start.env["TORCHELASTIC_MAX_RESTARTS"], start.env["TORCHELASTIC_RESTART_COUNT"]) == ("3", "0")
+
+
 def test_what_a_rank_runs() -> None:
     """The node's own Python and directory; a module by -m; a program by itself; DeepSpeed's --local_rank if asked."""
     node = Node(name="n1", slots=2, python="/opt/py", workdir="/job")

@@ -43,6 +43,24 @@ def test_a_rank_that_repeats_itself_is_not_folded_into_one() -> None:
     assert _said(*both) == [([0, 1], f"retry {number}", False) for number in range(3)]
 
 
+def test_ranks_that_are_a_step_apart_share_no_line() -> None:
+    """Each step is shown once, with all of its ranks, although rank 0 began to print a step earlier."""
+    lines = [_line(0, "step 1 loss 2.0"), _line(0, "step 2 loss 1.5", at=0.2), _line(1, "step 2 loss 1.6", at=0.1)]
+    lines += [_line(0, "step 3 loss 1.4", at=0.4), _line(1, "step 3 loss 1.4", at=0.3)]
+    assert [(ranks, text[:6]) for ranks, text, _ in _said(*lines)] == [
+        ([0], "step 1"),
+        ([0, 1], "step 2"),
+        ([0, 1], "step 3"),
+    ]
+
+
+def test_the_seconds_of_a_step_may_differ() -> None:
+    """A time is no number of a step."""
+    lines = [_line(rank, f"step: {seconds}") for rank, seconds in enumerate(("0.51 s", "0.52 s"))]
+    lines += [_line(rank, f"step {seconds}") for rank, seconds in enumerate(("312 ms", "310 ms"))]
+    assert [ranks for ranks, _, _ in _said(*lines)] == [[0, 1], [0, 1]]
+
+
 def test_streams_and_times_apart_are_not_the_same() -> None:
     """What is printed much later is another thing, and so is what is printed to stderr."""
     lines = [_line(0, "hi"), _line(1, "hi", stream="stderr"), _line(2, "hi", at=WINDOW + 0.1)]

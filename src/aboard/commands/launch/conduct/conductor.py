@@ -260,8 +260,7 @@ class Conductor:
         plan = await recovery.prepare(decision, active, resume=resume, on_change=on_change)
         if alive := await self._sessions.old_supervisors.wait_ended([part.node.name for part in plan.parts], longest):
             raise RecoveryFailed(f"the ranks of the last attempt on {fold_names(alive)} don't end")
-        count, budget = str(recovery.restarts), str(recovery.settings.restarts)
-        return add_rank_env(plan, {"TORCHELASTIC_RESTART_COUNT": count, "TORCHELASTIC_MAX_RESTARTS": budget})
+        return add_rank_env(plan, {"TORCHELASTIC_RESTART_COUNT": str(recovery.restarts)})
 
     async def _await_settled(self) -> None:
         """Waits until nodes that are silent are back, are lost, or can be reached by others."""

@@ -12,7 +12,7 @@ function showCheck(check) {
       make("header", {}, make("h2", {}, finding.title || finding.code), make("code", {}, finding.code)),
       make("dl", { class: "facts" },
         finding.nodes.length ? [make("dt", {}, "where"), make("dd", { class: "strong" }, formatNames(finding.nodes, 12))] : [],
-        [["seen", finding.seen], ["why", finding.why]].filter(([, text]) => text).map(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]),
+        [["seen", finding.seen], ["why", finding.why]].filter(([, text]) => text).map(([name, text]) => [make("dt", {}, name), make("dd", {}, formatCode(text))]),
         finding.fix ? [make("dt", {}, "fix"), make("dd", {}, make("pre", { class: "fix" }, finding.fix))] : [])));
   }
   main.append(list);

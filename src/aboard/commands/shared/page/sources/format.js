@@ -10,6 +10,11 @@ function make(tag, attributes, ...children) {
   return element;
 }
 
+/* Text whose words in backticks are code. */
+function formatCode(text) {
+  return text.split(/`([^`\n]+)`/).map((part, place) => (place % 2 ? make("code", {}, part) : part));
+}
+
 const NUMBER = new Intl.NumberFormat("en-US");
 
 function formatCount(value) {

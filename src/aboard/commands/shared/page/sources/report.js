@@ -164,16 +164,17 @@ function listTables(run, curve, place, several) {
     if (lost.columns[curve.name]) tables.push(build(lost, lost.columns[curve.name], { name: `attempt ${lost.attempt}`, color: 0, pale: true }));
   }
   if (metrics.columns[curve.name]) {
-    tables.push(breakAtRestarts(build(metrics, metrics.columns[curve.name], { name: several ? run.id : curve.name, color: place }), metrics, run));
+    tables.push(breakAtRestarts(build(metrics, metrics.columns[curve.name], { name: several ? run.id : curve.name, color: place }), metrics));
   }
   if (curve.name === "loss" && metrics.evaluations.step.length && !several) {
-    tables.push(build(metrics.evaluations, metrics.evaluations.eval_loss, { name: "evaluation", color: 1, points: true }));
+    const { evaluations } = metrics;
+    tables.push(breakAtRestarts(build(evaluations, evaluations.eval_loss, { name: "evaluation", color: 1, points: true }), evaluations));
   }
   return tables;
 }
 
 /* Nothing was trained between two attempts: over time, the curve has a gap there. */
-function breakAtRestarts(table, metrics, run) {
+function breakAtRestarts(table, metrics) {
   const rows = [];
   table.x.forEach((x, row) => {
     if (row && metrics.generation[row] !== metrics.generation[row - 1]) rows.push([(x + table.x[row - 1]) / 2, (table.step[row] + table.step[row - 1]) / 2, null]);

@@ -67,7 +67,7 @@ function describeVerdict(verdict, run) {
     verdict.step === null || verdict.step === undefined ? "" : `at step ${formatCount(verdict.step)}`,
     run.attempts.length > 1 && verdict.attempt ? `attempt ${verdict.attempt}` : "",
   ].filter(Boolean).join(", ");
-  const until = verdict.until ? `; it passed after ${formatDuration(verdict.until - verdict.at)}` : "";
+  const until = verdict.until ? `; resolved after ${formatDuration(verdict.until - verdict.at)}` : "";
   return make("li", { class: `verdict ${verdict.severity}` },
     make("header", {},
       make("button", { class: "flag", title: "show this moment in all charts", onclick: () => choose(verdict.number) }, String(verdict.number)),
@@ -76,10 +76,10 @@ function describeVerdict(verdict, run) {
     make("dl", { class: "facts" },
       where ? [make("dt", {}, "where"), make("dd", { class: "strong" }, where)] : [],
       [make("dt", {}, "when"), make("dd", {}, moment + until)],
-      verdict.seen ? [make("dt", {}, "seen"), make("dd", {}, verdict.seen)] : [],
-      verdict.why ? [make("dt", {}, "why"), make("dd", {}, verdict.why)] : [],
+      verdict.seen ? [make("dt", {}, "seen"), make("dd", {}, formatCode(verdict.seen))] : [],
+      verdict.why ? [make("dt", {}, "why"), make("dd", {}, formatCode(verdict.why))] : [],
       verdict.action ? [make("dt", {}, "done"), make("dd", {}, describeAction(verdict))] : [],
-      verdict.consequences.map((each) => [make("dt", {}, "then"), make("dd", {}, each)]),
+      verdict.consequences.map((each) => [make("dt", {}, "then"), make("dd", {}, formatCode(each))]),
       verdict.fix ? [make("dt", {}, "fix"), make("dd", {}, make("pre", { class: "fix" }, verdict.fix))] : []));
 }
 
