@@ -108,8 +108,8 @@ ESCAPED = Diagnosis(
             " aboard.yaml"
         ),
         "starter": Advice(
-            "call torchrun, deepspeed or accelerate launch once in the script, without {starter}: Aboard starts the"
-            " ranks on all nodes, and each node has its NODE_RANK"
+            "call torchrun, deepspeed or accelerate launch once in the script, without {starter}; in a script of"
+            " sbatch, with srun before it (srun torchrun …): Aboard starts the ranks on all nodes"
         ),
         "other": Advice("call it by its name: torchrun, deepspeed or accelerate launch"),
     },

@@ -33,8 +33,9 @@ FLAG = Diagnosis(
         "help": Advice("for the launcher's help: {launcher} --help"),
         "leave-out": Advice("remove {flag}"),
         "container": Advice(
-            "set `container: {{image: IMAGE}}` under `cluster:` in aboard.yaml (and `binds:`, `workdir:`), so that"
-            " ranks run in this image, then remove {flag}; or write `apptainer exec IMAGE` before the program"
+            "convert the image once (apptainer build train.sif docker://ORG/NAME:TAG), set `container: {{runtime:"
+            " apptainer, image: train.sif}}` under `cluster:` in aboard.yaml, so that ranks run in it, and remove"
+            " {flag}; or write `apptainer exec train.sif` before the program"
         ),
         "leave-either": Advice("remove --{one} or --{two}"),
         "leave-one": Advice("remove one of the two flags"),
@@ -175,6 +176,7 @@ BATCH = Diagnosis(
     fixes={
         "shell": Advice("use a script of bash, with #!/bin/bash as its first line"),
         "quote": Advice("close the quote"),
+        "het": Advice("ask for one kind of node, without hetjob lines; or submit the script with sbatch itself"),
         "placeholder": Advice("replace it by your own value"),
         "srun": Advice("start it on all nodes: srun torchrun …"),
         "loop": Advice("start the same command on each node of the job once, or all of them with one srun"),

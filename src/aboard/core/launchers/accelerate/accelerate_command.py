@@ -29,7 +29,7 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
     path = _find_config_file(flags, context)
     settings = merge_settings(flags, context.files.settings(path) if path else None, where=path or NAME)
     nodes, ranks, notes = _read_counts(settings)
-    hosts = _read_hosts(settings, context)
+    hosts = _read_hosts(settings, flags, context)
     if hosts.include or hosts.exclude:  # then the filters decide the number of nodes
         ranks = None
     port = settings.values.get("main_process_port")
@@ -101,18 +101,22 @@ class _Hosts:
     per_node: bool = True
 
 
-def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Hosts:
+def _read_hosts(settings: AccelerateSettings, flags: ParsedFlags, context: LauncherContext) -> _Hosts:
     """With DeepSpeed on several machines accelerate runs `deepspeed --hostfile …`, so this does the same."""
     if settings.mode is not AccelerateMode.DEEPSPEED:
         return _Hosts()
     launcher = (settings.text("deepspeed_multinode_launcher") or "pdsh").lower()
+    ignored: tuple[str, ...] = ()
+    if launcher not in SUPPORTED_LAUNCHERS and not flags.text("deepspeed_multinode_launcher"):
+        ignored = (f"The config's deepspeed_multinode_launcher, {escape_text(launcher)}, is not used: {NOT_OURS}.",)
+        launcher = "pdsh"
     if launcher not in SUPPORTED_LAUNCHERS:
         where = f"{NAME} --deepspeed_multinode_launcher"
         seen = f"{escape_text(launcher)}: {NOT_OURS}"
         raise InputError.of(pasted_commands.FLAG, where, seen, "pdsh")
     if (settings.count("num_machines") or 1) == 1 or launcher != "pdsh":
         before = context.environ.get("PYTHONPATH")
-        return _Hosts(env={"PYTHONPATH": f"{before}:{context.cwd}" if before else context.cwd})
+        return _Hosts(env={"PYTHONPATH": f"{before}:{context.cwd}" if before else context.cwd}, notes=ignored)
     # Not `./.deepspeed_env`: accelerate itself appends its whole environment to it at each start.
     more, env_files = read_env_files(context, folders=("~",))
     exclude = settings.text("deepspeed_exclusion_filter") or ""
@@ -121,7 +125,7 @@ def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Host
         include="" if exclude else settings.text("deepspeed_inclusion_filter") or "",
         exclude=exclude,
         env=collect_exported_env(context.environ, cwd=context.cwd) | more,
-        notes=tuple(f"Environment variables read from {file}." for file in env_files),
+        notes=(*ignored, *(f"Environment variables read from {file}." for file in env_files)),
         per_node=False,
     )
 

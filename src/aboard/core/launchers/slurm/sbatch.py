@@ -11,6 +11,8 @@ from aboard.core.launchers.flag_table import list_flags, obey_flag, obey_switch,
 from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherContext
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
+from aboard.core.launchers.slurm.script_body import list_body_notes
+from aboard.core.launchers.slurm.srun import PLUGIN_FLAGS
 from aboard.core.launchers.slurm.task_layout import is_in_job
 from aboard.core.launchers.wrapped_commands import SHELLS
 from aboard.core.plan.launch_request import LaunchRequest
@@ -42,6 +44,7 @@ GRAMMAR = FlagGrammar(
         refuse_flag("--get-user-env", takes=OPTIONAL, note="Aboard passes on the variables of this shell"),
     ),
 )
+_ALL_FLAGS = replace(GRAMMAR, flags=(*GRAMMAR.flags, *PLUGIN_FLAGS))
 _HEADER = re.compile(r"#SBATCH\s+(.*)")
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Z][A-Z0-9_]{2,}>")
 _LONGEST = 200_000
@@ -58,11 +61,13 @@ def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherComm
 
     Inside a job, the script runs there; its #SBATCH lines are not applied again.
     """
-    typed = parse_flags(GRAMMAR, [*words, "wrap"] if _has_wrap(words) else words)
+    typed = parse_flags(_ALL_FLAGS, [*words, "wrap"] if _has_wrap(words) else words)
     script, text = _read_script(typed, context)
     header = _read_header(text, script)
     flags = (
-        parse_flags(GRAMMAR, [*header, *words[: len(words) - len(typed.args) - 1], typed.target]) if header else typed
+        parse_flags(_ALL_FLAGS, [*header, *words[: len(words) - len(typed.args) - 1], typed.target])
+        if header
+        else typed
     )
     if (exported := flags.text("export")) not in {None, "ALL"}:
         seen = f"--export={escape_text(exported)} changes the variables that the script sees"
@@ -91,7 +96,7 @@ def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherComm
             cwd=flags.text("chdir"),
             is_batch=True,
         ),
-        notes=flags.notes,
+        notes=(*flags.notes, *(() if is_in_job(context.environ) or not is_shell else list_body_notes(text, script))),
     )
 
 
@@ -125,7 +130,7 @@ def _read_header(text: str, script: str) -> list[str]:
         match = _HEADER.match(line)
         if match and match[1].strip() in {"hetjob", "packjob"}:
             seen = "a heterogeneous job is not supported"
-            raise InputError.of(pasted_commands.BATCH, f"{escape_text(script)}, line {number}", seen, "shell")
+            raise InputError.of(pasted_commands.BATCH, f"{escape_text(script)}, line {number}", seen, "het")
         try:
             words += shlex.split(match[1], comments=True) if match else []
         except ValueError:

@@ -90,6 +90,15 @@ def test_refused(flags: str, seen: str) -> None:
     assert error.value.fix
 
 
+def test_another_launcher_of_the_file_is_ignored_with_a_note() -> None:
+    """Nobody typed that flag; `accelerate config` writes it, and Aboard starts the ranks anyway."""
+    text = "distributed_type: DEEPSPEED\nnum_machines: 2\nnum_processes: 4\n"
+    file = f"{text}deepspeed_config: {{deepspeed_multinode_launcher: slurm}}\n"
+    got = pasted("accelerate launch --config_file f x.py", files={"f": file})
+    assert got.nodes == 2
+    assert [note for note in got.notes if "deepspeed_multinode_launcher, slurm, is not used" in note]
+
+
 def test_mistakes_in_the_file_have_lines() -> None:
     """Every key that accelerate wouldn't know, and every value of the wrong kind, is shown at its place."""
     text = "distributed_type: FSDP\nnum_procesess: 4\nfsdp_config: yes\nnum_machines: two\n"

@@ -136,6 +136,8 @@ def test_the_job_of_srun(flags: str, job: str) -> None:
         ("sbatch --export=A job.sh", "changes the variables that the script sees"),
         ("sbatch plain.sh", "its first line names no interpreter"),
         ("sbatch het.sh", "a heterogeneous job is not supported"),
+        ("sbatch pyxis.sh", "pyxis.sh, line 3: srun --container-image starts a container of the plug-in pyxis"),
+        ("sbatch --container-image=x.sqsh job.sh", "containers of a Slurm plug-in"),
         ("sbatch quote.sh", "a quote is not closed"),
         ("sbatch blank.sh", "<YOUR_DATA> is a placeholder"),
     ],
@@ -147,6 +149,7 @@ def test_refusals(command: str, seen: str) -> None:
         "job.sh": f"{shell}srun torchrun x.py\n",
         "plain.sh": "srun x\n",
         "het.sh": f"{shell}#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun x\n",
+        "pyxis.sh": f"{shell}# srun --container-image=no\nsrun -N2 \\\n  --container-image=x.sqsh python x.py\n",
         "quote.sh": f"{shell}#SBATCH --comment='a\nsrun x\n",
         "blank.sh": f"{shell}srun torchrun x.py <YOUR_DATA>\n",
     }
@@ -185,6 +188,28 @@ def test_flags_of_the_command_line_win() -> None:
     assert wrapped.slurm is not None
     assert wrapped.script is not None
     assert (wrapped.slurm.nodes, wrapped.script.words[:2]) == (3, ("/bin/sh", "-c"))
+
+
+@pytest.mark.parametrize(
+    ("body", "noted"),
+    [
+        ("torchrun --nnodes 2 x.py", "line 2 seems to start a launcher of several nodes without srun"),
+        ("if a; then\nA=1 torchrun \\\n --nnodes=$N x.py", "line 3 seems to start a launcher of several nodes"),
+        ("for n in a b; do\nssh $n 'cd x; torchrun y.py' &\ndone", "line 3 seems to start ranks without srun"),
+        ("srun -N1 -n1 ray start --head", "line 2 seems to start Ray"),
+        ("srun --het-group=0 python x.py", "line 2 seems to use a part of a heterogeneous job"),
+        ("torchrun --nnodes 1 x.py\n# torchrun --nnodes 2 x.py\nscp a b:python", ""),
+        ("srun bash -c '\n  torchrun --nnodes 2 x.py\n'\nexport CMD='torchrun --nnodes 2'", ""),
+        ("srun torchrun --nnodes 2 x.py\nssh n2 hostname", ""),
+    ],
+)
+def test_what_a_body_seems_to_do_is_noted_before_its_job_waits(body: str, noted: str) -> None:
+    """It is refused only when it happens: inside the job, nothing is said of lines that may never run."""
+    files = {"job.sh": f"#!/bin/bash\n{body}\n"}
+    notes = pasted("sbatch job.sh", files=files).notes
+    assert len(notes) == bool(noted)
+    assert all(f"job.sh, {noted}" in note for note in notes)
+    assert not pasted("sbatch job.sh", files=files, environ=build_job()).notes
 
 
 @pytest.mark.parametrize(

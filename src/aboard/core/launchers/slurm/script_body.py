@@ -1,0 +1,53 @@
+"""What the lines of a batch script seem to do that its job would refuse: said before the job waits in the queue."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.core.launchers.slurm.srun import PLUGIN_FLAGS
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+
+_START = r"\s*(?:(?:then|do|else|if|time|exec)\s+|\w+=\S*\s+)*"
+_LAUNCHER = r"(?:torchrun|deepspeed|accelerate\s+launch|python[0-9.]*\s+-m\s+torch\.distributed\.\w+)\b"
+_PLUGIN = "|".join(name for flag in PLUGIN_FLAGS for name in flag.names)
+_NOTES = {
+    rf"{_START}{_LAUNCHER}.*\s--(?:nnodes|num[_-]machines)[ =]?(?!\"?1\b)\S": "seems to start a launcher of several"
+    " nodes without srun, on the first node only, which Aboard refuses when it happens: write srun before it",
+    rf"{_START}(?:ssh|pdsh|clush|mpirun|mpiexec)\s.*(?:{_LAUNCHER}|\bpython)": "seems to start ranks without srun,"
+    " which Aboard refuses when it happens: write srun torchrun once, for all nodes",
+    r".*\bray\s+start\b": "seems to start Ray, whose processes Aboard does not monitor",
+    r".*\bsrun\s.*--het-group": "seems to use a part of a heterogeneous job, which Aboard refuses when it happens",
+}
+_SRUN = re.compile(rf".*\bsrun\s.*({_PLUGIN})\b")
+
+
+def list_body_notes(text: str, script: str) -> tuple[str, ...]:
+    """Notes on the lines; raises for an srun with a flag of pyxis, which would be refused wherever it is called."""
+    notes = []
+    for number, line in _join_lines(text):
+        where = f"{escape_text(script)}, line {number}"
+        if found := _SRUN.match(line):
+            fix = pasted_commands.FLAG.fix("container", flag=found[1])
+            seen = f"srun {found[1]} starts a container of the plug-in pyxis, which Aboard doesn't do"
+            raise InputError(pasted_commands.FLAG, [Problem(where=where, seen=seen, fix=fix)])
+        notes += [f"{where} {words}." for pattern, words in _NOTES.items() if re.match(pattern, line)][:1]
+    return tuple(notes)
+
+
+def _join_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Commands on one line each, without comments, and without what an srun has between quotes over several lines."""
+    lines, inside = text.splitlines(), ""
+    while_joined, first = "", 0
+    for number, line in enumerate(lines, 1):
+        first = first if while_joined else number
+        while_joined += line.rstrip("\\")
+        if line.endswith("\\"):
+            while_joined += " "
+            continue
+        command, while_joined = while_joined, ""
+        if inside:
+            inside = "" if inside in command else inside
+        elif not command.lstrip().startswith("#"):
+            yield first, command
+            inside = next((quote for quote in "'\"" if "srun" in command and command.count(quote) % 2), "")
