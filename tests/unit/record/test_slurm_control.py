@@ -1,5 +1,6 @@
 """Runs in Slurm jobs, controlled from a login node whose home the nodes do not share."""
 
+import os
 import sys
 import tarfile
 from pathlib import Path
@@ -199,6 +200,18 @@ def test_the_job_that_continues_a_run_is_found_by_its_comment(slurm: SlurmStandI
     slurm.show(15, PENDING, comment=f"aboard:{RUN}")
     assert aboard("status", RUN).stdout.split("job ")[1].startswith("15 is waiting")
     assert read_slurm_job(run) == SlurmJob(id=12, script="/home/me/job.sh")
+
+
+def test_why_explains_the_job_that_waits_and_not_an_older_run(slurm: SlurmStandIns) -> None:
+    """Such as on a drained node: it began after the run that failed, and nobody has asked about that one."""
+    older = make_job_run("20261116-1200-old-owl", '{"id": 11}')
+    older.events.write_text('{"at": 1.0, "node": "", "seq": 0, "kind": "finished", "data": {"why": "x", "code": 1}}\n')
+    os.utime(older.path / "began", (1, 1))
+    make_job_run(RUN, JOB)
+    slurm.show(12, "JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n2")
+    asked = aboard("why")
+    assert f"{RUN} has not started: job 12 is waiting: a node it needs is down, drained" in asked.stderr
+    assert "n2" in asked.stderr
 
 
 def test_a_controller_that_does_not_reply_is_not_taken_for_a_forgotten_job(slurm: SlurmStandIns) -> None:

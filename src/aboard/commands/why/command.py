@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from aboard import __version__
-from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
+from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.commands.runs.status import find_resume_command, summarize_run
 from aboard.commands.shared.conductor_client import ask_why
 from aboard.commands.shared.copyable_commands import CopyableCommands
@@ -27,7 +27,7 @@ from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, DiagnosisView
 from aboard.commands.why.external_jobs_command import print_nodes_verdict, print_pids_verdict
 from aboard.commands.why.log_files import LogExplanation, diagnose_logs
-from aboard.commands.why.replay_run import find_default_run, judge_finished_run
+from aboard.commands.why.replay_run import NEWEST, find_default_run, judge_finished_run
 from aboard.commands.why.run_explanation import explain_judgement, explain_run
 from aboard.commands.why.verdict_view import ReplayView, VerdictView
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_WARNED, choose_exit_code
@@ -125,7 +125,7 @@ def why(
         console.print(DiagnosisView(*DIAGNOSES_BY_CODE[what]), crop=False)
     else:
         runs = Runs.of(os.environ)
-        run = find_default_run(runs) if what is None else _find_run(what)
+        run = _find_default_run(runs) if what is None else _find_run(what)
         where = forward_to_batch_host(run, what)
         if as_json:
             click.echo(dump_json(explain_run(run, where.status if where else None)))
@@ -149,6 +149,11 @@ def _get_single_word(words: tuple[str, ...]) -> str | None:
         seen = f"more than one run or code was given: {escape_text(' '.join(words))}"
         raise InputError.of(commands.WHY_WORDS, "aboard why", seen, word=words[0])
     return words[0] if words else None
+
+
+def _find_default_run(runs: Runs) -> RunDirectory:
+    jobs = find_slurm_runs(runs.all()[:NEWEST])
+    return find_default_run(runs, {name for name, job in jobs.items() if job.is_active})
 
 
 def _find_run(what: str) -> RunDirectory:

@@ -1,6 +1,6 @@
 """Judges a run again from its record by the rules of this version, in the same way as a live run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,20 +29,21 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 
 # Among this many of the newest runs, one that ended badly is searched for.
-_NEWEST = 20
+NEWEST = 20
 
 
-def find_default_run(runs: Runs) -> RunDirectory:
+def find_default_run(runs: Runs, jobs: Container[str] = ()) -> RunDirectory:
     """The run to explain if none is named: the newest that ended badly since the last question.
 
-    Without one, or if a run that began afterwards is live: the newest live run, or else the newest.
+    Without one, or if a run that began afterwards is live: the newest live run, or else the newest. Runs whose Slurm
+    `jobs` wait or run are live too.
     """
     all_runs = runs.all()
     if not all_runs:
         raise AboardError(run_records.RUN_NONE, "there is no run yet", "others")
-    live = next((run for run in all_runs if run.live), None)
+    live = next((run for run in all_runs if run.live or run.id in jobs), None)
     since = max(runs.last_question, live.began if live is not None else 0.0)
-    over = (run for run in all_runs[:_NEWEST] if run.written > since and not run.live)
+    over = (run for run in all_runs[:NEWEST] if run.written > since and not run.live and run.id not in jobs)
     return next(filter(_has_ended_badly, over), live or all_runs[0])
 
 

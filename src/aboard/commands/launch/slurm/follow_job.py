@@ -29,6 +29,8 @@ from aboard.record.slurm_job import SlurmJob, read_slurm_job
 
 # A run of thousands of ranks is a megabyte.
 BETWEEN_SECONDS = 0.5
+# A step that ends sooner has not reached the node.
+SHORT_SECONDS = 1.0
 _LONGEST_LINE = 64 * 1024 * 1024
 
 
@@ -133,12 +135,11 @@ async def follow_job(run: str, job: int, viewer: JobViewer) -> FollowedJob:
             viewer.show(status)
             last = status
             if streaming is not None and streaming.done():
-                # The steps ended: with the job, or because srun can't reach the node. The next poll tries again.
+                # The steps ended: with the job, or because srun can't reach the node.
                 streaming = None
                 output.read_rest(status)
-            elif streaming is None and status.phase is JobPhase.RUNNING and status.batch_host:
-                streaming = asyncio.create_task(_stream(output, run, status, viewer))
-                streaming.add_done_callback(lambda _task: wake.set())
+            if streaming is None and status.phase is JobPhase.RUNNING and status.batch_host:
+                streaming = asyncio.create_task(_stream(output, run, status, viewer, wake))
     finally:
         await _cancel_task(streaming)
     if last is not None:
@@ -146,13 +147,17 @@ async def follow_job(run: str, job: int, viewer: JobViewer) -> FollowedJob:
     return FollowedJob(id=job, status=last, last_output=output.last)
 
 
-async def _stream(output: JobOutput, run: str, status: JobStatus, viewer: JobViewer) -> None:
-    """Delivers the output, and beside it the progress, to a viewer that shows it."""
+async def _stream(output: JobOutput, run: str, status: JobStatus, viewer: JobViewer, wake: asyncio.Event) -> None:
+    """Delivers the output, and beside it the progress, to a viewer that shows it; then wakes, as the job has ended."""
+    began = monotonic()
     progress = asyncio.create_task(_relay_progress(run, status, viewer)) if viewer.shows_progress else None
     try:
         await output.stream(status)
     finally:
         await _cancel_task(progress)
+    # A step that can't reach the node ends at once, and is no reason to ask slurmctld.
+    if monotonic() - began > SHORT_SECONDS:
+        wake.set()
 
 
 async def _cancel_task(task: "asyncio.Task[None] | None") -> None:

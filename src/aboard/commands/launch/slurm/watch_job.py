@@ -12,8 +12,8 @@ from aboard.lazy_dataclass import dataclass
 
 # Between two questions: a job that starts is noticed soon, and one that waits for hours costs slurmctld little.
 FIRST_POLL_SECONDS = 1.0
-LONGEST_POLL_SECONDS = 10.0
-POLL_GROWTH = 1.2
+LONGEST_POLL_SECONDS = 15.0
+POLL_GROWTH = 1.5
 # Questions without an answer, for as long as slurmctld may restart.
 _MAX_SILENT = 12
 # tail looks this often for more output where it has no notice of it, which includes overlays and NFS.
@@ -43,6 +43,7 @@ async def watch_job(job: int, wake: asyncio.Event) -> AsyncIterator[JobStatus]:
             known = status.state
         with suppress(TimeoutError):
             await asyncio.wait_for(wake.wait(), pause)
+            known = ""  # something has happened: look closely
         wake.clear()
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from slurm_commands import SlurmStandIns
 
+from aboard.commands.launch.slurm import watch_job
 from aboard.commands.launch.slurm.follow_job import FollowedJob, follow_run
+from aboard.commands.launch.slurm.watch_job import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, POLL_GROWTH
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import JobStatus
 from aboard.lazy_dataclass import dataclass
@@ -91,6 +93,28 @@ def test_a_job_is_followed_to_its_end(slurm: SlurmStandIns, run: RunDirectory) -
     assert list(dict.fromkeys(viewer.states)) == ["12 PENDING", "12 RUNNING", "12 FAILED"]
     assert viewer.output == b"first\nlast\n"
     assert (followed.exit_code, followed.last_output) == (7, b"first\nlast\n")
+
+
+@pytest.mark.ci
+def test_slurmctld_is_asked_once_in_15_seconds(
+    slurm: SlurmStandIns, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Soon after a change, and then less often; a step that can't reach the node asks no second time."""
+    pause, asked, seconds = FIRST_POLL_SECONDS, 0, 0.0
+    while seconds < 600:
+        pause, asked, seconds = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS), asked + 1, seconds + pause
+    assert (pause, asked) == (15.0, 45)
+    monkeypatch.setattr(watch_job, "FIRST_POLL_SECONDS", 0.02)
+    slurm.put("srun", "exit 1")
+    show(slurm, 12, "RUNNING")
+
+    def end(_status: JobStatus) -> None:
+        if len(slurm.calls) > 3:
+            show(slurm, 12, "COMPLETED")
+
+    viewer = Viewer(on_state=end)
+    follow(run, viewer)
+    assert viewer.states.count("12 RUNNING") <= len(slurm.calls) + 1
 
 
 def test_output_is_read_here_if_srun_cannot_reach_the_node(slurm: SlurmStandIns, run: RunDirectory) -> None:
