@@ -40,7 +40,7 @@ class SandboxLayout:
     slots: int
     fabric: bool
     slurm: bool = False
-    #: Machines as a cloud hands them out: an admin key, and no user key, shared directory or environment.
+    #: Bare cloud VMs: an admin key, and no user key, shared directory or environment.
     bare: bool = False
     #: `crew` has the same home directory on all hosts.
     shared_home: bool = False

@@ -1,4 +1,4 @@
-"""Trains on PyTorch's own engine: data, settings, the loop, checkpoints. The only room that imports torch, in ranks."""
+"""Trains on PyTorch's own engine. The only package that imports torch, and only in rank processes."""
 
 import logging
 

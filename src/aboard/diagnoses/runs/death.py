@@ -233,9 +233,9 @@ AGENT_KILLED = Diagnosis(
     code="run-agent-killed",
     title="a process of Aboard on a node was killed",
     symptoms=("the supervisor on n1 is no longer running", "the supervisor's guard process was killed"),
-    explanation="A user, a rank or the kernel (out of memory) killed the supervisor, which starts the ranks of a node"
-    " and ends them, or its guard process, which cleans up after it. Each of them, and the agent that the head is"
-    " connected to, ends the ranks if another one is killed, so that no process is left behind.",
+    explanation="A user, a rank or the kernel (out of memory) killed the supervisor, which starts and stops the ranks"
+    " of a node, or its guard process, which cleans up after it. If one of these two or the agent that the head is"
+    " connected to is killed, the others kill the ranks, so that no process is left behind.",
     fixes={
         "memory": "sudo dmesg -T | grep -i 'killed process'    # on {node}; did the kernel kill it to free memory?",
         "check": "{check:shell aboard check NODE --only host    # is anything left of the run? if not, launch again}",
@@ -246,7 +246,7 @@ LEASE_EXPIRED = Diagnosis(
     code="run-lease-expired",
     title="a node lost contact with the head for longer than the lease",
     symptoms=("the lease of 20 s expired",),
-    explanation="Without a message from the head for the whole lease (`--lease`), a node ends its ranks: nobody could"
+    explanation="Without a message from the head for the whole lease (`--lease`), a node kills its ranks: nobody could"
     " stop them any more. The network between the head and the node was down, or the head was overloaded.",
     fixes="{check:shell aboard check NODE --only network    # then launch again, with a longer --lease if needed}",
 )
@@ -257,14 +257,14 @@ HEAD_PAUSED = Diagnosis(
     symptoms=("[1]+  Stopped                 aboard launch", "State:\tT (stopped)"),
     explanation="The conductor (the process on the head that controls the run) did not run for a while: SIGSTOP or"
     " Ctrl-Z stopped it, the machine was suspended, or a write to its disk did not return. A node that hears nothing"
-    " for longer than the lease (`--lease`) ends its ranks.",
+    " for longer than the lease (`--lease`) kills its ranks.",
     fixes="aboard launch --detach …    # the conductor then has no terminal whose Ctrl-Z could stop it,"
     " and a lease of 10 min",
 )
 
 AGENT_DISTURBED = remark(
     code="run-agent-disturbed",
-    title="a process of Aboard on a node was stopped or killed, and the run went on",
+    title="a process of Aboard on a node was stopped or killed, and the run continued",
     symptoms=("State:\tT (stopped)",),
     explanation="A signal stopped the supervisor, its guard process or the agent's connection to the head, and another"
     " process of Aboard continued it; or the connection was killed, and the head connected again. The ranks did not"

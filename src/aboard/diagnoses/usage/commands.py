@@ -93,9 +93,9 @@ SYNC_SYSTEM = Diagnosis(
     code="sync-system-path",
     title="a path leads through /proc, /dev or /sys",
     symptoms=("leads through /proc",),
-    explanation="Such a path names something else on each machine and in each process: `/proc/self/cwd` is the working"
-    " directory here and your home directory on a node. Aboard copies nothing from or to these directories, also if a"
-    " symbolic link leads there.",
+    explanation="Such a path means something different on each machine and in each process: `/proc/self/cwd` is the"
+    " working directory here and your home directory on a node. Aboard copies nothing from or to these directories,"
+    " even if a symbolic link leads there.",
     fixes="namei -l {path}    # shows where it leads through; name the real path of the files",
 )
 
@@ -149,7 +149,7 @@ INIT_ASK = Diagnosis(
 
 INIT_EXISTS = Diagnosis(
     code="init-exists",
-    title="aboard.yaml already lists other nodes",
+    title="aboard.yaml already lists different nodes",
     symptoms=("the file already exists",),
     explanation="Aboard adds nodes to a file without a `cluster` section, and never changes one that has it.",
     fixes="keep it, or choose a different name: aboard init … -o {other}",

@@ -87,5 +87,5 @@ def list_classes() -> Iterator[tuple[str, str]]:
     """Each listed failure with its class in words, for documentation and its test."""
     yield "run-out-of-memory", "program if the ranks used most of the memory, else node"
     yield from ((name, kind.value) for name, kind in _CLASSES.items())
-    yield from ((name, "node if only some nodes have it, else program") for name in _BY_EXTENT.split())
+    yield from ((name, "*node* if only some nodes are affected, otherwise *program*") for name in _BY_EXTENT.split())
     yield from ((name, "node on its own disk, outside on a shared one") for name in _BY_DISK.split())

@@ -143,7 +143,7 @@ def _handle_outside(last: Failure, settings: RecoverySettings, pause: float) -> 
     if last.own_lease:
         why = "old ranks on a node that can't be reached may use it until their lease is over"
         return Recovery(action=Action.WAIT, why=why, wait=last.own_lease, lease=True)
-    why = "the cause is outside the run, and has to clear"
+    why = "the cause is external; waiting for it to recover"
     return Recovery(action=Action.WAIT, why=why, nodes=last.nodes, wait=settings.wait, pause=pause)
 
 
