@@ -77,7 +77,7 @@ def parse_ras_status(text: str) -> RasStatus | None:
         return None
     version = _VERSION.search(text)
     groups = {int(found["group"]): found for found in _GROUP.finditer(text)}
-    reading = _Reading(sizes={number: int(found["size"]) for number, found in groups.items()})
+    reading = RasReading(sizes={number: int(found["size"]) for number, found in groups.items()})
     for line in text.splitlines():
         reading.take(line)
     return RasStatus(
@@ -103,7 +103,7 @@ _GROUP = re.compile(
     r" +[A-Z]{1,20} +[A-Z,]{1,60} *$",
     re.MULTILINE,
 )
-_HEAD = re.compile(rf"#(?P<group>{_NUMBER})-(?P<number>{_NUMBER}) \([0-9a-f]{{1,16}}\) (?P<kind>[A-Z]{{1,20}})")
+RAS_HEADING = re.compile(rf"#(?P<group>{_NUMBER})-(?P<number>{_NUMBER}) \([0-9a-f]{{1,16}}\) (?P<kind>[A-Z]{{1,20}})")
 _JOB = re.compile(rf"  (?:Missing communicator data from )?({_NUMBER}) job process")
 _PROCESS = re.compile(rf"  Process (?P<pid>{_NUMBER}) on node (?P<address>{_ADDRESS}) managing GPU")
 _MISSING = re.compile(rf"  Missing communicator data from ({_NUMBER}) rank")
@@ -183,10 +183,10 @@ class _Comm:
 
 
 @dataclass(kw_only=True)
-class _Reading:
+class RasReading:
     """Parses the reply line by line: headings start at the margin, and their content is indented."""
 
-    sizes: dict[int, int]
+    sizes: dict[int, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=lambda: {"INCOMPLETE": 0, "DEAD": 0})
     processes: dict[str, list[RasProcess]] = field(default_factory=lambda: {"INCOMPLETE": [], "DEAD": []})
     found: dict[str, _Comm] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class _Reading:
         return (each.value() for each in self.found.values())
 
     def _heading(self, line: str) -> None:
-        found = _HEAD.match(line)
+        found = RAS_HEADING.match(line)
         if found is None:
             # An empty line separates the kinds of collectives of one communicator.
             if line:

@@ -115,9 +115,19 @@ KEY_REFUSED = Diagnosis(
     },
     log_fix="aboard trust {node}    # here; installs your key. For logins between nodes: aboard trust --mesh NODES\n"
     "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
-    patterns=cause(
-        r"(?:(?<![\w.-])(?P<node>[\w.-]{1,255}): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
-        "The node does not accept any of the keys that ssh offered, or others can write to ~/.ssh on the node.",
+    patterns=(
+        cause(
+            r"(?:(?<![\w.-])(?P<node>[\w.-]{1,255}): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
+            "The node does not accept any of the keys that ssh offered, or others can write to ~/.ssh on the node.",
+        ),
+        cause(
+            r"CalledProcessError: Command '(?:ssh|/usr/bin/ssh)(?: -\w| \w+=\w+)* (?P<node>[\w.@-]+) [^']{0,200}'"
+            r" returned non-zero exit status 255",
+            "The launcher tests that it can log in with ssh without a password, and ssh failed: the node accepts no key"
+            " of this machine, or can't be reached at all.",
+            precedence=450,
+            weight=2,
+        ),
     ),
 )
 

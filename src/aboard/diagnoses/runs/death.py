@@ -339,6 +339,13 @@ STUBBORN = warning(
     symptoms=("State:\tD (disk sleep)",),
     explanation="The processes are blocked in the kernel by a dead mount or device, so no signal reaches them.",
     fixes="aboard check --fix {nodes:words}    # works once the mount or device responds; else reboot the node",
+    log_fix="ps -eo pid,stat,wchan:30,args | awk '$2 ~ /D/'    # on {node}: those that wait in the kernel, and where",
+    patterns=cause(
+        r"(?:STEPD TERMINATED ON (?P<node>[\w.-]+) AT \S+ )?DUE TO JOB NOT ENDING WITH SIGNALS"
+        r"|Processes? .{0,40}?did not (?:exit|terminate) after SIGKILL|Kill task failed",
+        "Slurm killed the job, and its processes did not end: they wait in the kernel for a dead mount or device. Slurm"
+        " drains such a node.",
+    ),
 )
 
 NODE_FLOOD = warning(

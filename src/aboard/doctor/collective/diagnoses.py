@@ -185,6 +185,8 @@ FABRIC_ERRORS = warning(
         "": "rdma link{counters:shell}    # on {node}; then check the adapter's cable and port",
         "link": "ibstat; rdma link    # on {node} and {peer}; is State Active? Then check link_downed in the port's"
         " counters\n"
+        "show_gids    # RoCE: on both; NCCL_IB_GID_INDEX must be RoCE v2 with an IPv4 address\n"
+        "ib_write_bw -d DEVICE {peer}    # on {node}, with ib_write_bw -d DEVICE on {peer}: does it work without NCCL?\n"
         "export NCCL_IB_TIMEOUT=22    # tolerates a short link flap",
         "adapter": "ibstat; sudo dmesg -T | grep -i mlx5    # on {node}; is it the link, the firmware or the adapter?",
     },
@@ -192,7 +194,8 @@ FABRIC_ERRORS = warning(
         cause(
             NCCL_COMPLETION + r"(?:12|13)\b(?:.* hca (?P<hca>\S+))?",
             "The adapter retried and got no response. The link or the peer's port may have gone down, the peer may"
-            " have died, or the two adapters may not be connected.",
+            " have died, or the two adapters can't reach each other: on RoCE usually a wrong GID index, no route, or"
+            " packets that the switches drop (PFC off).",
             fix="link",
             weight=2,
         ),

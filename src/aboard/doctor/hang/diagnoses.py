@@ -88,6 +88,13 @@ MISMATCH = Diagnosis(
         ),
         cause(r"Message truncated ?: received [\d,]+ bytes instead of", fix="detail"),
         cause(
+            r"peer (?P<peer>[\w.:-]+?)<\d+> collective mismatch error, local size \d+ remote size \d+"
+            r"|Mismatched? collectives? detected",
+            "The two ranks pass different sizes to the same collective, or settings of NCCL (buffer size, protocol,"
+            " algorithm) differ between their nodes.",
+            fix="code-and-detail",
+        ),
+        cause(
             r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes",
             fix="code-and-detail",
             weight=2,

@@ -134,6 +134,9 @@ OPEN_FILES = warning(
             "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf    # on {node};"
             " for new logins\n" + _RESTART_SSH
         ),
+        "kernel": "sysctl fs.file-nr    # on {node}: open files, unused, limit; which process has them: sudo lsof | awk"
+        " '{{print $1}}' | sort | uniq -c | sort -n | tail\n"
+        "sudo sysctl fs.file-max=9223372036854775807    # on {node}",
         "shared": "ulimit -n 65536; df -h /dev/shm    # on {node}, in the shell that ranks get\n"
         "torch.multiprocessing.set_sharing_strategy('file_system')    # in your script; needs fewer open files",
     },
@@ -144,6 +147,11 @@ OPEN_FILES = warning(
         cause(
             r"Too many open files|received \d+ items of ancdata|Errno 24\b",
             "A process has reached its limit on open files and sockets.",
+        ),
+        cause(
+            r"VFS: file-max limit (?P<limit>\d+) reached",
+            "The kernel's own limit on open files of all processes (fs.file-max = {limit}) is reached on this node.",
+            fix="kernel",
         ),
         cause(
             r"unable to open shared memory object </torch_",

@@ -4,7 +4,7 @@ They cover torch 1.13 to 2.13 and NCCL 2.14 to 2.30.
 """
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.output_patterns import cause, wait
+from aboard.diagnoses.output_patterns import cause, hint, wait
 
 _STORE_PEER = r"\(?\[?(?P<peer>[\w.:-]+?)\]?[,:] ?(?P<port>\d+)\)?"
 
@@ -144,9 +144,41 @@ COLLECTIVE_TIMEOUT = Diagnosis(
     # The same message since 1.13; NumelIn and NumelOut from 2.1 on.
     patterns=wait(
         r"(?:Watchdog caught|caught) collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"
-        r" OpType=(?P<op>\w+)",
+        r" OpType=(?P<op>\w+)|Watchdog caught collective operati",
         precedence=390,
     ),
+)
+
+FLUSHED = Diagnosis(
+    code="log-rdma-flushed",
+    title="an RDMA connection had failed before",
+    symptoms=("Got completion from peer 10.0.0.3<4791> with error 5, opcode 0, len 0, vendor err 249",),
+    explanation="Error 5 (flush) is a consequence: the adapter drops what is queued on a connection that is already"
+    " broken. The other end's log has the first error: its process died, or its adapter could not reach the memory"
+    " (GPUDirect RDMA: nvidia-peermem, ACS, IOMMU).",
+    fixes="aboard why --log LOGS…    # with the logs of all nodes: the first error that is not 5\n"
+    "export NCCL_NET_GDR_LEVEL=LOC    # then rerun, without GPUDirect RDMA: if that works, GPUDirect is the cause",
+)
+
+RENDEZVOUS_LOST = Diagnosis(
+    code="log-rendezvous-lost",
+    title="the node that hosts torchrun's rendezvous store is lost",
+    symptoms=("has failed to send a keep-alive heartbeat to the rendezvous 'none' due to an error of type",),
+    explanation="The rendezvous store can't be reached any more: the node that hosts it, another node than this one,"
+    " crashed or was rebooted, or its torchrun ended. This node only waits.",
+    fixes="ps -ef | grep torchrun    # on the node of --rdzv-endpoint; is it up, and is torchrun running?\n"
+    "aboard why --log LOGS…    # with that node's log: shows why it ended",
+)
+
+SEPARATE_WORLDS = Diagnosis(
+    code="log-separate-worlds",
+    title="each process runs alone, as rank 0 of a world of one",
+    symptoms=("#   Rank  0 Pid   1320 on gpu01 device  0",),
+    explanation="Several processes say that they are rank 0. They are separate runs with a world size of 1 that don't"
+    " communicate: the program was built without MPI, or was started by another MPI or launcher than it was built for.",
+    fixes="make MPI=1 MPI_HOME=/usr/lib/x86_64-linux-gnu/openmpi    # nccl-tests: build it with MPI\n"
+    "srun --mpi=list    # and start it by the same MPI: mpirun, or srun --mpi=pmix",
+    patterns=hint(r"#\s+Rank\s+0 (?:Group\s+\d+ )?Pid\s+(?P<pid>\d+) on\s+(?P<node>\S+) device"),
 )
 
 WATCHDOG_STUCK = Diagnosis(
@@ -204,10 +236,12 @@ NVLS = Diagnosis(
     code="log-nvls",
     title="NVLink SHARP can't be set up",
     symptoms=("Failed to bind NVLink SHARP (NVLS) Multicast memory of size",),
-    explanation="The switches between the GPUs (NVSwitch) can't set up multicast. The fabric manager may be unhealthy,"
-    " or another container may have used up the multicast memory.",
+    explanation="The switches between the GPUs (NVSwitch) can't set up multicast. Usually Fabric Manager was stopped or"
+    " restarted without a reset of the GPUs, which are then no longer registered with it; or another container has used"
+    " up the multicast memory.",
     fixes="export NCCL_NVLS_ENABLE=0    # runs without NVLink SHARP\n"
-    "sudo systemctl restart nvidia-fabricmanager    # on {node}, when no GPU is in use",
+    "sudo systemctl stop nvidia-fabricmanager; sudo nvidia-smi -r; sudo systemctl start nvidia-fabricmanager    # on"
+    " {node}, with no process on its GPUs: the GPU reset in between is what a plain restart lacks; or reboot",
     patterns=cause(
         r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory|NVLS multicast.*(?:failed|error)"
         r"|transport/nvls\.cc:\d+ NCCL WARN"

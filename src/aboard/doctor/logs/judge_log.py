@@ -1,5 +1,6 @@
 """From sightings in a log to a verdict: the earliest, most specific cause, with its consequences under it."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.output_patterns import PatternRole
 from aboard.doctor.collective import diagnoses as collective
-from aboard.doctor.logs import diagnoses as undetermined
+from aboard.doctor.logs import collective_messages as messages, diagnoses as undetermined
 from aboard.doctor.logs.log_scanner import SURVIVED
 from aboard.doctor.logs.nccl_log import NcclLogSummary, list_missing_ranks
 from aboard.doctor.logs.sighting import ScannedLog, Sighting, is_clearly_before, is_near, sort_sightings
@@ -20,11 +21,13 @@ from aboard.doctor.logs.sighting_findings import (
     format_trouble,
     list_odd_findings,
 )
-from aboard.doctor.logs.trouble import ERROR
+from aboard.doctor.logs.trouble import ERROR, Trouble
+from aboard.doctor.nccl_ras import diagnoses as nccl_ras
 from aboard.doctor.software import diagnoses as software
 
 _MOST_CONSEQUENCES = 6
 _MORE_TROUBLES = 2
+_GENERAL = ("container-not-started", "log-unknown")
 
 
 def judge_log(log: ScannedLog) -> list[Finding]:
@@ -36,9 +39,11 @@ def judge_log(log: ScannedLog) -> list[Finding]:
         findings.append(_build_verdict(chosen, fatal, log))
     else:
         findings += _explain_without_cause(fatal, log)
+    if not findings or (findings[0].code == undetermined.UNKNOWN.code and log.troubles[0].weight < ERROR):
+        findings = [*find_separate_worlds(log), *_explain_repeated_warnings(log)] or findings
     if not findings:
         findings += list(_list_survived_errors(log))
-    others = [*list_odd_findings(log), *find_network_differences(log.nccl)]
+    others = [*list_odd_findings(log), *find_ras_groups(log), *find_network_differences(log.nccl)]
     if log.troubles and log.troubles[0].weight < ERROR and any(each.severity is Severity.WARN for each in others):
         findings = [each for each in findings if each.code != undetermined.UNKNOWN.code]
     known = {finding.code for finding in findings}
@@ -62,6 +67,9 @@ def choose_cause(fatal: list[Sighting]) -> Sighting | None:
     if best is None or (best.message.weight == 1 and _is_stopped_before(best, ends)):
         stops = [each for each in ends if each.code == "log-told-to-stop"]
         best = stops[0] if stops and best is not None else best
+    if best is None:
+        # Whoever cancelled the job also sent the signals.
+        best = next((each for each in ends if each.code == "log-cancelled" and not _is_earlier_death(ends, each)), None)
     if best is not None:
         earlier = [each for each in waits if is_clearly_before(each, best)]
         return best if best.message.late or not earlier else _pick_strongest(earlier)
@@ -82,6 +90,12 @@ def _is_stopped_before(best: Sighting, ends: list[Sighting]) -> bool:
     return any(each.code == "log-told-to-stop" and is_clearly_before(each, best) for each in ends)
 
 
+def _is_earlier_death(ends: list[Sighting], cancelled: Sighting) -> bool:
+    """Whether a process had ended by itself: Slurm then cancels the rest of the step."""
+    dead = ("run-exited", "run-killed", "host-shm")
+    return any(each.code in dead and not is_clearly_before(cancelled, each) for each in ends)
+
+
 def _pick_strongest(sightings: list[Sighting]) -> Sighting | None:
     """The one with the highest weight; the first among equals."""
     return max(sightings, key=lambda each: each.message.weight, default=None)
@@ -89,8 +103,20 @@ def _pick_strongest(sightings: list[Sighting]) -> Sighting | None:
 
 def _build_verdict(chosen: Sighting, fatal: list[Sighting], log: ScannedLog) -> Finding:
     finding = build_finding(chosen, fatal, log)
+    reason = _find_reason(chosen, log)
+    if reason is not None:
+        finding = replace(finding, seen=f"{finding.seen}; the log also says {format_trouble(reason, log)}")
     after = [each for each in fatal if each is not chosen and find_code(each, log) != finding.code]
     return replace(finding, consequences=tuple(_list_consequences(after, finding)))
+
+
+def _find_reason(chosen: Sighting, log: ScannedLog) -> Trouble | None:
+    """The worst unrecognized line, where the verdict only says that something failed."""
+    weak = chosen.message.role in (PatternRole.END, PatternRole.ECHO) or chosen.message.weight == 1
+    if not weak and chosen.code not in _GENERAL:
+        return None
+    bad = [each for each in log.troubles if each.weight >= ERROR and each.text != chosen.text]
+    return next(iter(bad), None)
 
 
 def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
@@ -113,14 +139,47 @@ def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Find
 
 def _explain_without_cause(fatal: list[Sighting], log: ScannedLog) -> list[Finding]:
     """Explains a log without a cause: a lost peer, an incomplete initialization, or unknown errors."""
-    for finding in (
-        find_incomplete_init(log),
-        find_lost_peer(_filter_by_role(fatal, PatternRole.ECHO)),
-        describe_troubles(log),
+    init = find_incomplete_init(log)
+    echoes = _filter_by_role(fatal, PatternRole.ECHO)
+    lost, trouble = find_lost_peer(echoes), describe_troubles(log)
+    if init is not None:
+        return [init]
+    if (
+        lost is not None
+        and trouble is not None
+        and log.troubles[0].weight >= ERROR
+        and not _is_echo(log.troubles[0], echoes)
     ):
-        if finding is not None:
-            return [finding]
-    return []
+        return [replace(trouble, consequences=tuple(describe_followers(echoes)))]
+    return [each for each in (lost or trouble,) if each is not None]
+
+
+def _is_echo(trouble: Trouble, echoes: Iterable[Sighting]) -> bool:
+    return any((each.file, each.line) == (trouble.file, trouble.line) for each in echoes)
+
+
+def _explain_repeated_warnings(log: ScannedLog) -> Iterator[Finding]:
+    """Warnings of a lost peer that repeat up to the end of a log without progress."""
+    if log.closed or log.moving:
+        return
+    lasting = [each for each in log.sightings if each.mild and each.count >= _REPEATED]
+    lost = find_lost_peer(_filter_by_role(lasting, PatternRole.ECHO))
+    if lost is not None:
+        yield lost
+
+
+def find_separate_worlds(log: ScannedLog) -> Iterator[Finding]:
+    """Several processes that each say they are rank 0: runs of their own."""
+    alone = [each for each in log.sightings if each.code == messages.SEPARATE_WORLDS.code]
+    pids = sum(each.count for each in alone)
+    if pids > 1 and not log.closed:
+        nodes = tuple(dict.fromkeys(each.node for each in alone if each.node))
+        yield messages.SEPARATE_WORLDS.finding(
+            nodes=nodes,
+            seen=f"{pids} processes on {fold_names(nodes)} each say that they are rank 0:"
+            f' "{alone[0].text.visible(200)}"',
+            fix=messages.SEPARATE_WORLDS.fix(),
+        )
 
 
 def _list_survived_errors(log: ScannedLog) -> Iterator[Finding]:
@@ -142,6 +201,13 @@ def _filter_by_role(sightings: Iterable[Sighting], role: PatternRole) -> list[Si
 
 
 _SOCKET = "Socket"
+_GROUPS = 2
+_REPEATED = 3
+# Echoes that say more than that a peer was lost.
+_TOLD_APART = (
+    (re.compile(r"Got completion"), messages.FLUSHED),
+    (re.compile(r"keep-alive heartbeat to the rendezvous"), messages.RENDEZVOUS_LOST),
+)
 
 
 def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
@@ -204,16 +270,43 @@ def find_incomplete_init(log: ScannedLog) -> Finding | None:
     )
 
 
+def find_ras_groups(log: ScannedLog) -> Iterator[Finding]:
+    """Ranks of a communicator at different collectives, which RAS lists as groups."""
+    single = any(each.code == nccl_ras.APART.code for each in log.sightings)
+    for comm in log.ras:
+        for kind, parts in comm.launched:
+            if single or len(parts) < _GROUPS:
+                continue
+            most = max(parts, key=lambda part: part.count)
+            few = min(parts, key=lambda part: part.count)
+            ranks = tuple(each.number for each in few.ranks)
+            hosts = tuple(dict.fromkeys(each.process.address for each in few.ranks if each.process))
+            named = f" ({name_ranks(ranks)} on {fold_names(hosts)})" if ranks else ""
+            where = "behind" if few.reached < most.reached else "ahead"
+            total = sum(part.count for part in parts)
+            yield nccl_ras.APART.finding(
+                severity=Severity.WARN,
+                nodes=hosts[:8],
+                ranks=ranks,
+                seen=f"communicator {comm.name}: ranks have different {kind} operation counts: {few.count} of {total}"
+                f" ranks{named} are {where}, at operation {few.reached}; {most.count} are at {most.reached}",
+                why="One side waits for the other. Counts also differ for moments in a healthy run: if the same ranks"
+                " are behind in a second report, they are the ones to look at.",
+                fix=nccl_ras.APART.fix("ras"),
+            )
+
+
 def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
     """Only echoes: the first death is in another log."""
     if not echoes:
         return None
     first = sort_sightings(echoes)[0]
-    return undetermined.PEER_LOST.finding(
+    diagnosis = next((known for words, known in _TOLD_APART if words.search(first.text.raw())), undetermined.PEER_LOST)
+    return diagnosis.finding(
         nodes=(first.node,) if first.node else (),
         ranks=() if first.rank is None else (first.rank,),
         seen=f'the log shows "{first.text.visible(300)}" and no earlier cause',
-        fix=undetermined.PEER_LOST.fix(),
+        fix=diagnosis.fix(),
     )
 
 

@@ -21,7 +21,21 @@ _WORDS = (
     *("dump signal", "process down", "nv files", "device driver", "key in", "identification", "network addresses"),
     *("monitoredBarrier", "Terminat", "terminat", "failed", "Enabled", "isabled", "retrying", "mark a variable"),
     *("manag", " PD ", "PENDING", "Reason=", "exhausted", "WARN", "CRITICAL", "anic", "<0>", "<1>", "<2>", "<3>"),
-    *("ERR", "Oops", "BUG:", "on-zero", "tarting", "ever ", "ould not", "ouldn't", "ailing", "behind", "rejected"),
+    *(
+        "ERR",
+        "Oops",
+        "BUG:",
+        "on-zero",
+        "tarting",
+        "ever ",
+        "ould not",
+        "ouldn't",
+        "ailing",
+        "behind",
+        "rejected",
+        "limit ",
+        "Rank  0",
+    ),
 )
 # Searched one by one: a pattern of all these words is three times as slow.
 _TRIGGERS = tuple(dict.fromkeys(_WORDS))

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
 
+from aboard.core.evidence.nccl_ras import RAS_HEADING, RasReading
 from aboard.diagnoses.catalogue import KnownMessage, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternRole, PatternSource, cause, end
 from aboard.diagnoses.runs import death
@@ -25,6 +26,7 @@ _MOST_SIGHTINGS = 20_000
 _MOST_SHAPES = 50_000
 _BEFORE = 5
 _LAST_LINES = 20
+_PASSED_ON = ("container-not-started", "run-exited", "run-followed")
 # A run that printed this many lines of progress after an error survived it; buffers delay fewer.
 SURVIVED = 100
 _DIGITS = re.compile(r"\d+")
@@ -77,6 +79,8 @@ class LogScanner:
         self._traces = TracebackParser()
         self._index = LogNodeIndex()
         self._nccl = NcclLogSummary()
+        self._ras = RasReading()
+        self._in_ras = False
         self._block: dict[str, str] = {}
         self._root_cause = False
         self._of_file: tuple[str, int | None] = ("", None)
@@ -97,6 +101,8 @@ class LogScanner:
         self._number += 1
         self._first = self._first or line
         self._last = line or self._last
+        if self._in_ras or line[:1] == b"#":
+            self._take_ras_line(line[:LINE_LIMIT].decode("utf-8", "replace").rstrip())
         kind = self._filter.kind(line)
         if kind & (STEP | GROWS):
             self._progress += kind & STEP
@@ -118,6 +124,7 @@ class LogScanner:
             lines=self._lines,
             sightings=list(self._seen.values()),
             nccl=self._nccl,
+            ras=tuple(self._ras.comms()),
             troubles=rank_troubles(
                 self._troubles.values(),
                 lines=self._lines,
@@ -149,9 +156,18 @@ class LogScanner:
             found = known[1].regex.search(text)
             if found:
                 self._record_sighting(known, found, parsed, text, raised)
+                # Such a message is often only passed on: what it says inside is worth a quote.
+                if known[0].code in _PASSED_ON:
+                    self._note_trouble(parsed, line)
                 return
         if not (raised and self._record_exception(raised, parsed)):
             self._note_trouble(parsed, line)
+
+    def _take_ras_line(self, text: str) -> None:
+        """Keeps the part of a RAS report that a heading of a communicator begins."""
+        self._in_ras = text.startswith(" ") or RAS_HEADING.match(text) is not None
+        if self._in_ras:
+            self._ras.take(text)
 
     def _note_trouble(self, parsed: ParsedLogLine, line: str) -> None:
         """Keeps a line that looks like trouble and matches no message."""

@@ -12,7 +12,7 @@ from aboard.core.text.rank_sets import name_ranks
 from aboard.lazy_dataclass import dataclass
 
 _LINE = re.compile(
-    r"(?:\[[^\]]{0,200}\] )?(?<![\w.-])(?P<host>[\w.-]{1,255}):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) "
+    r"(?:\[[^\]]{0,200}\] )?(?<![\w.])(?P<host>\w[\w.-]{0,254}):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) "
     r"(?:\[(?P<dev>-?\d{1,9})\] )?(?:(?P<place>\S{1,300}:\d{1,9}) )?(?:\(\S{1,300}\) )?"
     r"NCCL (?P<level>INFO|WARN|ERROR) (?P<text>.*)"
 )
@@ -167,10 +167,14 @@ def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]
         return NcclStall(
             waiting=tuple(with_it), at=at, blamed=slow, how=f"reached only sequence number {last[slow[0]][0]}"
         )
-    absent = _list_absent_ranks(waiting, world)
-    return NcclStall(
-        waiting=tuple(with_it), at=at, blamed=absent, how="did not report this collective" if absent else ""
-    )
+    ahead = tuple(rank for rank in waiting if works[rank].seq > seq)
+    if ahead:
+        names = " and ".join(f"rank {rank} waited in {works[rank]}" for rank in ahead[:3])
+        absent, how = (), f"{names} instead: the ranks are in different collectives"
+    else:
+        absent = _list_absent_ranks(waiting, world)
+        how = "did not report this collective" if absent else ""
+    return NcclStall(waiting=tuple(with_it), at=at, blamed=absent, how=how)
 
 
 def format_stall(stall: NcclStall) -> str:
@@ -178,7 +182,7 @@ def format_stall(stall: NcclStall) -> str:
     if stall.at is None:
         return ""
     start = f"{name_ranks(stall.waiting)} waited in {stall.at}"
-    return f"{start}; {name_ranks(stall.blamed)} {stall.how}" if stall.blamed else start
+    return f"{start}; {name_ranks(stall.blamed)} {stall.how}" if stall.blamed else f"{start}; {stall.how}".rstrip("; ")
 
 
 def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[int, ...]:

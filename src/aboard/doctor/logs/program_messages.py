@@ -86,7 +86,21 @@ PERMISSION = Diagnosis(
     explanation="The user that runs the ranks has no permission to use this path on this node. User and group ids may"
     " differ between nodes.",
     fixes="ls -ld {path}; id    # on {node}; uid and gid must be the same on all nodes",
-    patterns=cause(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'", weight=2),
+    patterns=(
+        cause(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'", weight=2),
+        cause(
+            r"cannot create directory ['\u2018](?P<path>/run/enroot[^'\u2019]*)['\u2019]: Permission denied",
+            "enroot can't write its runtime directory. The user may not create it: set ENROOT_RUNTIME_PATH in"
+            " /etc/enroot/enroot.conf to a directory that each user can write.",
+            precedence=190,
+        ),
+        cause(
+            r"cannot (?:create|open|remove|stat|access|touch)\b.{0,40}['\u2018](?P<path>/[^'\u2019]+)['\u2019].*Perm"
+            r"ission denied",
+            precedence=195,
+            weight=2,
+        ),
+    ),
 )
 
 MODULE_MISSING = Diagnosis(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 
+from aboard.core.evidence.nccl_ras import RasComm
 from aboard.diagnoses import NO_FIX, Advice, Diagnosis, Fix
 from aboard.diagnoses.fixes import FixTemplate, list_blanks
 from aboard.diagnoses.output_patterns import OutputPattern
@@ -59,6 +60,8 @@ class ScannedLog:
     lines: int
     sightings: list[Sighting]
     nccl: NcclLogSummary
+    # Communicators of which NCCL's RAS reports that ranks differ, as far as the log shows them.
+    ras: tuple[RasComm, ...]
     # Lines that look like trouble and match no message, the worst first.
     troubles: list[Trouble]
     progress: int
