@@ -185,8 +185,8 @@ FABRIC_ERRORS = warning(
         "": "rdma link{counters:shell}    # on {node}; then check the adapter's cable and port",
         "link": "ibstat; rdma link    # on {node} and {peer}; is State Active? Then check link_downed in the port's"
         " counters\n"
-        "show_gids    # RoCE: on both; NCCL_IB_GID_INDEX must be RoCE v2 with an IPv4 address\n"
-        "ib_write_bw -d DEVICE {peer}    # on {node}, with ib_write_bw -d DEVICE on {peer}: does it work without NCCL?\n"
+        "show_gids    # RoCE: on both; NCCL_IB_GID_INDEX must be RoCE v2 with IPv4\n"
+        "ib_write_bw -d DEVICE {peer}    # on {node}; the server is: ib_write_bw -d DEVICE on {peer}\n"
         "export NCCL_IB_TIMEOUT=22    # tolerates a short link flap",
         "adapter": "ibstat; sudo dmesg -T | grep -i mlx5    # on {node}; is it the link, the firmware or the adapter?",
     },

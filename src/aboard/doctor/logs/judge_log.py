@@ -8,6 +8,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import agree, format_count
 from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
+from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.diagnoses.output_patterns import PatternRole
 from aboard.doctor.collective import diagnoses as collective
 from aboard.doctor.logs import collective_messages as messages, diagnoses as undetermined
@@ -22,7 +23,6 @@ from aboard.doctor.logs.sighting_findings import (
     list_odd_findings,
 )
 from aboard.doctor.logs.trouble import ERROR, Trouble
-from aboard.doctor.nccl_ras import diagnoses as nccl_ras
 from aboard.doctor.software import diagnoses as software
 
 _MOST_CONSEQUENCES = 6
@@ -202,6 +202,7 @@ def _filter_by_role(sightings: Iterable[Sighting], role: PatternRole) -> list[Si
 
 _SOCKET = "Socket"
 _GROUPS = 2
+_APART = "hang-nccl-apart"
 _REPEATED = 3
 # Echoes that say more than that a peer was lost.
 _TOLD_APART = (
@@ -272,7 +273,8 @@ def find_incomplete_init(log: ScannedLog) -> Finding | None:
 
 def find_ras_groups(log: ScannedLog) -> Iterator[Finding]:
     """Ranks of a communicator at different collectives, which RAS lists as groups."""
-    single = any(each.code == nccl_ras.APART.code for each in log.sightings)
+    apart = all_diagnoses()[_APART]
+    single = any(each.code == _APART for each in log.sightings)
     for comm in log.ras:
         for kind, parts in comm.launched:
             if single or len(parts) < _GROUPS:
@@ -284,7 +286,7 @@ def find_ras_groups(log: ScannedLog) -> Iterator[Finding]:
             named = f" ({name_ranks(ranks)} on {fold_names(hosts)})" if ranks else ""
             where = "behind" if few.reached < most.reached else "ahead"
             total = sum(part.count for part in parts)
-            yield nccl_ras.APART.finding(
+            yield apart.finding(
                 severity=Severity.WARN,
                 nodes=hosts[:8],
                 ranks=ranks,
@@ -292,7 +294,7 @@ def find_ras_groups(log: ScannedLog) -> Iterator[Finding]:
                 f" ranks{named} are {where}, at operation {few.reached}; {most.count} are at {most.reached}",
                 why="One side waits for the other. Counts also differ for moments in a healthy run: if the same ranks"
                 " are behind in a second report, they are the ones to look at.",
-                fix=nccl_ras.APART.fix("ras"),
+                fix=apart.fix("ras"),
             )
 
 

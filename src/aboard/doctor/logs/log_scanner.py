@@ -338,7 +338,11 @@ def _parse_number(groups: Mapping[str, Untrusted], name: str, otherwise: int | N
 _MOST = 200_000
 # A log of one node or rank usually has it in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
 _FILE_RANK = re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)")
-_FILE_NODE = re.compile(r"(?:^|[._-])((?:gpu|node|host|worker|compute|cn|dgx|n)[A-Za-z]*-?\d+)(?=[._-]|$)")
+_FILE_NODE = re.compile(r"(?:gpu|node|host|worker|compute|cn|dgx|n)-?\d+")
+# What else such a name may have; n16 in bench-n16.log is a number of nodes.
+_FILE_WORDS = re.compile(
+    r"(?:^|[._-])(?:nccl|log|out|err|txt|gz|std(?:out|err)|slurm|rank[._-]?\d+|\d{3,}|kern|dmesg)(?=[._-]|$)"
+)
 
 
 @dataclass(kw_only=True)
@@ -375,5 +379,5 @@ class LogNodeIndex:
 def parse_file_name(name: str) -> tuple[str, int | None]:
     """The node and rank in a file's name."""
     base = name.rpartition("/")[2]
-    node, rank = _FILE_NODE.search(base), _FILE_RANK.search(base)
-    return (node[1] if node else ""), (int(rank[1]) if rank else None)
+    node, rank = _FILE_NODE.fullmatch(_FILE_WORDS.sub("", base).strip("._-")), _FILE_RANK.search(base)
+    return (node[0] if node else ""), (int(rank[1]) if rank else None)

@@ -168,12 +168,11 @@ def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]
             waiting=tuple(with_it), at=at, blamed=slow, how=f"reached only sequence number {last[slow[0]][0]}"
         )
     ahead = tuple(rank for rank in waiting if works[rank].seq > seq)
+    absent = () if ahead else _list_absent_ranks(waiting, world)
+    how = "did not report this collective" if absent else ""
     if ahead:
         names = " and ".join(f"rank {rank} waited in {works[rank]}" for rank in ahead[:3])
-        absent, how = (), f"{names} instead: the ranks are in different collectives"
-    else:
-        absent = _list_absent_ranks(waiting, world)
-        how = "did not report this collective" if absent else ""
+        how = f"{names} instead: the ranks are in different collectives"
     return NcclStall(waiting=tuple(with_it), at=at, blamed=absent, how=how)
 
 

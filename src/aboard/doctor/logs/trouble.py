@@ -33,6 +33,10 @@ _WORDS = re.compile(
     r"|limit \d* ?reached|[Uu]nreachable\b|stuck\b|[Cc]rash(?:ed)?\b)|(?:Error|Exception)\b|before \w+ initialization"
 )
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|^(?:kern|daemon) +:warn |\[(?:W|WARN|WARNING)\]|^4,\d+,\d+,|<4>\[")
+# Warnings that only advise, in words of NCCL and RCCL.
+_ADVICE = re.compile(
+    r"(?:can|may|could) (?:lead to|impact|cause|reduce|result in)|for best performance|[Cc]onsider \w+ing\b"
+)
 # What passes a failure on: the reason is in a line before, mostly that of an inner program.
 _WRAPPER = re.compile(
     r"child \d+ failed with error|failed to import docker image|printing contents of log file|spank|required plugin"
@@ -82,7 +86,7 @@ def weigh_trouble(parsed: ParsedLogLine, whole: str) -> int:
 
 def _weigh_marks(parsed: ParsedLogLine, whole: str) -> int:
     text = parsed.text
-    if parsed.mild:
+    if parsed.mild or _ADVICE.search(text):
         return MILD
     marked = parsed.level[:1] in ("E", "F", "C") or _ERROR.search(text) or _ERROR.search(whole)
     if marked or is_exception_line(text):
