@@ -53,9 +53,15 @@ MODEL_ATTACKS = [
 TRAINING = " ".join(("tests/train", *MODEL_ATTACKS))
 # In one pool: no worker idles while another ends the last test of the first folder.
 REAL_HOSTS = " ".join(("tests/ground", "tests/attacks", *(f"--ignore={path}" for path in MODEL_ATTACKS)))
+# The commands with the lowest versions of the light dependencies: an environment that scripts/install-lowest has made,
+# without the extra `train`, which these tests import.
+LOWEST = "tests/unit/commands " + " ".join(
+    f"--ignore=tests/unit/commands/{path}" for path in ("data", "test_cli_data.py", "train/test_train_flow.py")
+)
 # CPU seconds of each stage of CI. A tenth more than it took on an idle machine is a good budget.
 CPU_BUDGETS = {
     "check": 220,
+    "unit, lowest": 50,
     "unit, ci": 380,
     "ground": 2200,
     "ground, serial": 110,
@@ -106,13 +112,20 @@ class Result:
         return not self.error and not self.failed
 
 
-def pytest_stage(name: str, folders: str, marks: str, *, workers: int, minutes: float, **more: Any) -> Stage:
-    """Tests on real hosts by groups; others by modules, whose imports and fixtures take most of the time."""
+def pytest_stage(
+    name: str, folders: str, marks: str, *, workers: int, minutes: float, lowest: str = "", **more: Any
+) -> Stage:
+    """Tests on real hosts by groups; others by modules, whose imports and fixtures take most of the time.
+
+    `lowest` names an environment with the lowest versions, beside the active one.
+    """
     by = "loadgroup" if folders == REAL_HOSTS else "loadfile"
     # tests/conftest.py orders them: xdist's own order, by the number of tests, would undo that.
     parallel = ("-n", str(workers), "--dist", by, "--no-loadscope-reorder") if workers else ()
     selected = ("-m", marks) if marks else ()
-    return Stage(name=name, argv=(*PYTEST, *folders.split(), *selected, *parallel), limit=60 * minutes, **more)
+    python = f"{sys.prefix}-{lowest}/bin/python" if lowest else sys.executable
+    pytest = (python, *PYTEST[1:])
+    return Stage(name=name, argv=(*pytest, *folders.split(), *selected, *parallel), limit=60 * minutes, **more)
 
 
 def bench_stage(name: str, *options: str, minutes: float) -> Stage:
@@ -123,6 +136,9 @@ def list_ci_stages() -> list[Stage]:
     """Two idle cores give 3,600 CPU seconds in the half hour that all of them may take; tests also wait."""
     stages = [
         Stage(name="check", argv=("scripts/check",), limit=900, essential=True),
+        pytest_stage(
+            "unit, lowest", LOWEST, "not ci and not nightly", workers=0, minutes=5, lowest="lowest", retry=True
+        ),
         pytest_stage("unit, ci", "tests/unit", "ci and not nightly", workers=UNIT_WORKERS, minutes=15, retry=True),
         pytest_stage(
             "ground", REAL_HOSTS, "not nightly and not serial", workers=GROUND_WORKERS, minutes=45, retry=True
@@ -139,6 +155,16 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
     size = {"TEST_SIZE": "nightly"}
     tests = [
         Stage(name="check", argv=("scripts/check",), limit=600),
+        pytest_stage("unit, lowest", LOWEST, "not nightly", workers=0, minutes=15, lowest="lowest", retry=True),
+        pytest_stage(
+            "unit, lowest of extras",
+            "tests/unit/trainer tests/unit/commands",
+            "not nightly",
+            workers=UNIT_WORKERS,
+            minutes=60,
+            lowest="lowest-extras",
+            retry=True,
+        ),
         pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, retry=True, env=size),
         pytest_stage("ground", REAL_HOSTS, "not serial", workers=GROUND_WORKERS, minutes=150, retry=True, env=size),
         pytest_stage("ground, serial", REAL_HOSTS, "serial", workers=0, minutes=60, retry=True, env=size),
@@ -349,7 +375,7 @@ def _retry_failed(stage: Stage, result: Result, group: CpuGroup | None) -> None:
     for test in list(result.failed)[:MOST_RETRIES]:
         print(f"=== {stage.name}: once more, alone: {test}", flush=True)
         # pytest-xdist adds the group to a test's name.
-        code, report = _run_process((*PYTEST, re.sub(r"@[\w-]+$", "", test)), stage, group)
+        code, report = _run_process((*stage.argv[: len(PYTEST)], re.sub(r"@[\w-]+$", "", test)), stage, group)
         if code == 0:
             result.flaky[test] = [result.failed.pop(test), "passed when run alone"]
             result.passed += 1

@@ -159,6 +159,10 @@ def main() -> None:
         click.echo(f"\nstopped: {error}" if str(error) else "\nstopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            # click 8.2 and later raise the help that 8.1 prints.
+            click.echo(error.format_message())
+            sys.exit()
         context = error.ctx if isinstance(error, click.UsageError) else None
         click.UsageError(escape_text(error.format_message(), LONGEST_WORD), context).show()
         sys.exit(EXIT_ERROR)

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from deadlines import slowness
 from typed_commands import aboard
 
-from aboard.commands.command_line import main
+from aboard.commands.command_line import cli, main
 from aboard.commands.sandbox.command import _build_terminal_environment
 from aboard.commands.shared.options.typed_words import find_values, format_typed_command
 from aboard.core.launchers.capture_failures import build_late_failure
@@ -31,6 +32,30 @@ def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     heads = ("Set up:", "  init ", "  check ", "Run:", "  launch ", "Understand:", "  why ", "Practise:", "  sandbox ")
     assert [*heads] == sorted(heads, key=said.index)
+
+
+def test_a_group_without_arguments_prints_its_help() -> None:
+    """`aboard` and `aboard sandbox` print what they can do, as --help does, with every version of click."""
+    for words in ((), ("sandbox",)):
+        assert aboard(*words) == aboard(*words, "--help")
+
+
+def test_each_command_has_help() -> None:
+    """--help of every command, and of every fault of the sandbox, is its usage in lines."""
+    found = []
+
+    def visit(command: click.Command, *words: str) -> None:
+        found.append(words)
+        ran = aboard(*words, "--help")
+        usage = ran.stdout.startswith(f"Usage: {shlex.join(('aboard', *words))} ")
+        assert (ran.code, ran.stderr, usage, "\\n" in ran.stdout) == (0, "", True, False), words
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                visit(command.get_command(context, name) or command, *words, name)
+
+    visit(cli)
+    assert {("launch",), ("sandbox", "up"), ("sandbox", "break", "drop")} <= set(found)
 
 
 def test_a_mistyped_command() -> None:

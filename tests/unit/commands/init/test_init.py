@@ -1,6 +1,7 @@
 """`aboard init`: what it writes is what the loader reads."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,11 @@ def test_guessed_nodes_need_consent(files: Path) -> None:
 
 
 def test_schema() -> None:
-    """--schema prints the schema and writes nothing."""
-    assert run("--schema").output == (GOLDEN / "schema.json").read_text()
+    """--schema prints the schema and writes nothing; pydantic before 2.10 repeats a constant as an enumeration."""
+
+    def drop_enumeration(node: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in node.items() if name != "enum" or "const" not in node}
+
+    printed = json.loads(run("--schema").output, object_hook=drop_enumeration)
+    assert printed == json.loads((GOLDEN / "schema.json").read_text())
     assert not Path("aboard.yaml").exists()

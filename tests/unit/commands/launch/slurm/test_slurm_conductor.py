@@ -215,6 +215,7 @@ def _build_environment() -> Mapping[str, str]:
 
 def test_further_jobs_that_would_start_over_are_refused(slurm: SlurmStandIns, tmp_path: Path) -> None:
     """Before anything is prepared or submitted; the fix resumes from the newest checkpoint."""
+    pytest.importorskip("datasets")
     settings = "train: {model: m, resume: none}\ndata: {files: x.jsonl}\n"
     (tmp_path / "t.yaml").write_text(f"{settings}cluster: {{slurm: {{nodes: 2, resubmit: {{limit: 2}}}}}}\n")
     refused = aboard("train", str(tmp_path / "t.yaml"))
