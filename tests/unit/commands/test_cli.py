@@ -150,6 +150,48 @@ def test_a_launch_without_dashes_shows_the_line_with_them(typed: str, meant: str
     assert ran.stderr.endswith(f"  fix  aboard {meant}\n")
 
 
+@pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ("NODE_RANK=1 WORLD_SIZE=2 MASTER_ADDR=n1", "NODE_RANK=1, WORLD_SIZE=2, MASTER_ADDR=n1 is set here"),
+        ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=n1", "WORLD_SIZE=2, MASTER_ADDR=n1 is set here"),
+        ("NNODES=2", "NNODES=2 is set here"),
+        ("PET_NNODES=2 PET_NODE_RANK=0", "PET_NNODES=2 is set here"),
+        ("PET_NNODES=1:4", "PET_NNODES=1:4 is set here"),
+        ("PET_NODE_RANK=3", "PET_NODE_RANK=3 is set here"),
+        ("NNODES=1 NODE_RANK=0 WORLD_SIZE=1 MASTER_ADDR=n1", ""),
+        ("WORLD_SIZE=8 LOCAL_RANK=0 MASTER_ADDR=n1", ""),
+        ("WORLD_SIZE=8", ""),
+        ("NNODES=x", ""),
+    ],
+)
+def test_a_launch_in_a_pod_never_trains_a_world_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: str, refused: str
+) -> None:
+    """The platform starts the command on every node: without named nodes it is refused, and --alone runs it here."""
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "NNODES",
+        "NODE_RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "RANK",
+        "LOCAL_RANK",
+        "PET_NNODES",
+        "PET_NODE_RANK",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, _, value in (each.partition("=") for each in variables.split()):
+        monkeypatch.setenv(name, value)
+    ran = aboard("launch", "--dry-run", "--", "true")
+    assert (ran.code, "[launch-alone]" in ran.stderr) == ((3, True) if refused else (0, False))
+    if refused:
+        assert f"  {refused}, but no node is named" in ran.stderr
+        assert "aboard launch --alone --dry-run -- true    # runs on this machine alone" in ran.stderr
+        assert aboard("launch", "--alone", "--dry-run", "--", "true").code == 0
+        assert aboard("launch", "localhost", "--dry-run", "--", "true").code == 0
+
+
 def test_files_with_a_typing_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script, a log or a file of variables that is nearly there is named."""
     monkeypatch.chdir(tmp_path)

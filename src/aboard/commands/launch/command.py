@@ -12,6 +12,7 @@ import click
 
 from aboard.commands.launch.dial_and_launch import RunLaunch, dial_and_launch
 from aboard.commands.launch.run_options import (
+    ALONE_OPTION,
     CHECK_OPTION,
     DETACH_OPTION,
     ENV_OPTION,
@@ -111,6 +112,7 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     metavar="SIZE",
     help="Ask before --sync sends more; without a terminal, stop.",
 )
+@ALONE_OPTION
 @DETACH_OPTION
 @click.option("--on", "host", metavar="HOST", help="Control the run from HOST, detached; needs aboard and ssh there.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")

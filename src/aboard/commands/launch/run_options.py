@@ -5,7 +5,7 @@ Each is declared here once; a command puts it where its help lists it, and gets 
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aboard.commands.shared.options.node_arguments import NodeArguments
-from aboard.commands.shared.options.typed_words import RESUBMIT, RUN, format_typed_command
+from aboard.commands.shared.options.typed_words import RESUBMIT, RUN, format_typed_command, list_typed_words
 from aboard.config.input_files import read_text
 from aboard.config.this_machine import find_environment
-from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest, describe_unused_master
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
@@ -24,8 +24,10 @@ from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallActi
 from aboard.core.run.recovery.recovery_request import RecoveryRequest, parse_spares, resolve_recovery
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
+from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError, InputError, Problem, Shell
 from aboard.diagnoses.slurm import submission
+from aboard.diagnoses.untrusted import LONGEST_WORD, escape_text
 from aboard.diagnoses.usage import commands
 from aboard.lazy_dataclass import dataclass
 from aboard.record.runs import RUN_ID
@@ -75,6 +77,9 @@ MIN_NODES_OPTION = click.option(
     metavar="N",
     help="Continue on fewer nodes, but at least N, when one fails and no spare is left.",
 )
+ALONE_OPTION = click.option(
+    "--alone", is_flag=True, help="Run on this machine alone, even if it looks like one node of several."
+)
 DETACH_OPTION = click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop."
 )
@@ -87,6 +92,7 @@ class RunOptions:
     ranks: int | None
     envs: tuple[str, ...]
     check: str
+    alone: bool
     detach: bool
     restarts: int | None
     spares: str | None
@@ -154,6 +160,8 @@ class RunOptions:
         """The launch with these options; the nodes need not have a program that is uploaded."""
         from aboard.commands.launch.launch_run import LaunchSpec, choose_subjects  # noqa: PLC0415 - a launch dials first
 
+        if cluster.source == THIS_MACHINE and not self.alone:
+            _refuse_one_of_several(os.environ)
         return LaunchSpec(
             cluster=cluster,
             request=replace(request, restarts=recovery.restarts),
@@ -181,6 +189,26 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
         command(options=RunOptions(**own), **options)
 
     return with_options
+
+
+def _refuse_one_of_several(environ: Mapping[str, str]) -> None:
+    """Refuses to run on this machine where a platform has started the same command on other nodes, too."""
+
+    def exceeds(names: tuple[str, ...], least: int) -> list[str]:
+        # torchrun's NNODES may be a range, as in 1:4.
+        numbers = {name: environ.get(name, "").rpartition(":")[2] for name in names}
+        return [name for name, number in numbers.items() if number.isdecimal() and int(number) > least]
+
+    seen = [*exceeds(("NNODES", "PET_NNODES"), 1), *exceeds(("NODE_RANK", "PET_NODE_RANK"), 0)]
+    # With a local rank, this shell is inside of a rank, which may be one of many on one machine.
+    if "MASTER_ADDR" in environ and "LOCAL_RANK" not in environ:
+        seen += exceeds(("WORLD_SIZE",), 1)
+    if seen:
+        names = [*seen, *(("MASTER_ADDR",) if "MASTER_ADDR" in environ else ())]
+        values = ", ".join(f"{name}={escape_text(environ[name], LONGEST_WORD)}" for name in names)
+        _, verb, *rest = list_typed_words(sys.argv[1:])
+        alone = quote_typed_words(["aboard", verb, "--alone", *rest])
+        raise AboardError(commands.LAUNCH_ALONE, f"{values} is set here, but no node is named", alone=alone)
 
 
 def require_slurm_settings(where: NodeArguments) -> SlurmSettings:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aboard.commands.launch.run_options import (
+    ALONE_OPTION,
     CHECK_OPTION,
     DETACH_OPTION,
     ENV_OPTION,
@@ -56,6 +57,7 @@ RESTARTS = 10
 @SPARES_OPTION
 @ON_STALL_OPTION
 @MIN_NODES_OPTION
+@ALONE_OPTION
 @DETACH_OPTION
 @run_options
 def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bool, other: str | None) -> None:

@@ -44,6 +44,18 @@ LAUNCH_ENV = Diagnosis(
     fixes={"file": "ls -l {file}", "value": "--env {name}=VALUE"},
 )
 
+LAUNCH_ALONE = Diagnosis(
+    code="launch-alone",
+    title="no node is named, but the environment says that there are several",
+    symptoms=("is set here, but no node is named",),
+    explanation="In a pod or a cloud job, the platform starts your command on every node, with NODE_RANK, WORLD_SIZE"
+    " and MASTER_ADDR for torchrun. Aboard is started once and starts the ranks on all nodes. Started on each node,"
+    " every node would train a model of its own. Type the command on one machine that can log in to the others by ssh,"
+    " and name the nodes there.",
+    fixes="aboard init    # once, on one machine: finds the nodes, writes aboard.yaml; then type the command again\n"
+    "{alone:shell}    # runs on this machine alone",
+)
+
 LAUNCH_SPARES = Diagnosis(
     code="launch-spares",
     title="the spare nodes can't be used",
