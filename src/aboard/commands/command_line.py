@@ -159,13 +159,7 @@ def main() -> None:
         click.echo(f"\nstopped: {error}" if str(error) else "\nstopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            # click 8.2 and later raise the help that 8.1 prints.
-            click.echo(error.format_message())
-            sys.exit()
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        click.UsageError(escape_text(error.format_message(), LONGEST_WORD), context).show()
-        sys.exit(EXIT_ERROR)
+        sys.exit(_show_click_error(error))
     except AboardError as error:
         _show_error(error)
         sys.exit(EXIT_ERROR)
@@ -173,6 +167,16 @@ def main() -> None:
 
 def _interrupt_before_time_limit(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt("the Slurm job reaches its time limit")
+
+
+def _show_click_error(error: click.ClickException) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        # click 8.2 and later raise the help that 8.1 prints.
+        click.echo(error.format_message())
+        return 0
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    click.UsageError(escape_text(error.format_message(), LONGEST_WORD), context).show()
+    return EXIT_ERROR
 
 
 def _show_error(error: AboardError) -> None:
