@@ -2,6 +2,7 @@
 
 from dataclasses import field
 
+from aboard.core.run.lateness import LatenessWindow
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
 from aboard.lazy_dataclass import dataclass
@@ -20,9 +21,15 @@ CUT_SECONDS = 1.2
 FIRST_PAUSE_SECONDS = 1.0
 PAUSE_GROWTH = 1.6
 LONGEST_PAUSE_SECONDS = 30.0
-# The typical step time is averaged over about this many reports; the first few only replace it.
+# The typical step time is averaged over about this many reports; a faster one among the first few replaces it.
 _AVERAGED_REPORTS = 20
 _WARM_UP_REPORTS = 3
+# A slower pace that nothing explains is the usual one after so long.
+_UNEXPLAINED_SECONDS = 60.0
+# A run is slow, too, if the others wait for one rank for this share of a window, and not at a single collective, where
+# it may save a checkpoint or evaluate.
+_LATE_SHARE = 0.5
+_LEAST_COLLECTIVES = 5
 
 
 @dataclass(kw_only=True)
@@ -37,6 +44,7 @@ class StallDetector:
     _at: tuple[float, ...] = ()
     _reports: int = 0
     _slow_since: float | None = None
+    _late: bool = False
     _next: float = 0.0
     _last_snapshot: float = 0.0
     _pause: float = FIRST_PAUSE_SECONDS
@@ -55,7 +63,8 @@ class StallDetector:
         if moved:
             self.moved = now if step != self._step else max(self.moved, generation.moved)
             self._step = step
-            self._next, self._pause = 0.0, FIRST_PAUSE_SECONDS
+            if not self.slow:
+                self._next, self._pause = 0.0, FIRST_PAUSE_SECONDS
         self._learn(run, now)
         return moved
 
@@ -70,7 +79,10 @@ class StallDetector:
     def due(self, run: Run, now: float) -> bool:
         """Whether a snapshot is due; the pauses between snapshots grow."""
         stuck = self.quiet(now) >= self.limit(run)
-        slow = self._slow_since is not None and now - self._slow_since >= SLOW_SECONDS
+        slow = self._late or (self._slow_since is not None and now - self._slow_since >= SLOW_SECONDS)
+        if stuck and self._last_snapshot < self.moved:
+            # A slow run gets stuck: the pauses between snapshots of a slow one don't count.
+            self._next, self._pause = 0.0, FIRST_PAUSE_SECONDS
         if not (stuck or slow) or (now < self._next and not self._has_new_cut(run, now)):
             return False
         self._last_snapshot = now
@@ -85,7 +97,17 @@ class StallDetector:
 
     @property
     def slow(self) -> bool:
-        return self._slow_since is not None
+        return self._late or self._slow_since is not None
+
+    def take_lateness(self, window: LatenessWindow) -> None:
+        """Notes whether one rank is late: if it is from the start, no step time shows it."""
+        costs = (late.mean * window.count - late.worst for late in window.late.values())
+        self._late = window.count >= _LEAST_COLLECTIVES and max(costs, default=0.0) >= _LATE_SHARE * window.seconds
+
+    def accept_pace(self, now: float) -> None:
+        """Takes the current pace for the usual one if a snapshot has not explained it for long."""
+        if self._slow_since is not None and now - self._slow_since >= _UNEXPLAINED_SECONDS:
+            self.usual, self._slow_since = self.pace, None
 
     def _learn(self, run: Run, now: float) -> None:
         """Learns the typical step time from the ranks' reports, ignoring outliers."""
@@ -99,8 +121,8 @@ class StallDetector:
             return
         pace = self.pace = sorted(paces)[len(paces) // 2]
         self._reports += 1
-        if self._reports <= _WARM_UP_REPORTS or self.usual is None:
-            self.usual = pace
+        if self.usual is None or (self._reports <= _WARM_UP_REPORTS and pace < self.usual):
+            self.usual, self._slow_since = pace, None
         elif pace <= SLOW_FACTOR * self.usual:
             self.usual += (pace - self.usual) / min(self._reports, _AVERAGED_REPORTS)
             self._slow_since = None

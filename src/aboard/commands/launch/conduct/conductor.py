@@ -398,7 +398,8 @@ class Conductor:
             if self._lease.seconds > LOST_SECONDS:
                 self._sessions.silent_nodes.tick(self._sessions.by_node)
             self._messages.note_dropped()
-            self._messages.close_lateness_window(time())
+            if window := self._messages.close_lateness_window(time()):
+                self.verdicts.watch.rhythm.take_lateness(window)
             spares = () if self._recovery is None else self._recovery.spares.parts
             self._sessions.open_standbys(self.plan, spares)
             if began >= next_tick:

@@ -9,7 +9,7 @@ from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.plan.plan import Plan
 from aboard.core.run.end_decision import STOPPED_SECONDS
 from aboard.core.run.events import METRICS_STREAM, Event, Measurement
-from aboard.core.run.lateness import WINDOW_SECONDS
+from aboard.core.run.lateness import WINDOW_SECONDS, LatenessWindow
 from aboard.core.run.lateness_meter import LatenessMeter
 from aboard.core.run.run_state import Run
 from aboard.diagnoses.untrusted import Untrusted
@@ -113,14 +113,16 @@ class NodeMessages:
             if total >= 2 * noted or (at_end and total > noted):
                 self.note("dropped", node=node, **counts)
 
-    def close_lateness_window(self, now: float, *, at_end: bool = False) -> None:
-        """Records how late ranks were, once all of them should have reported the window that ended last."""
+    def close_lateness_window(self, now: float, *, at_end: bool = False) -> LatenessWindow | None:
+        """Records how late ranks were, once all of them should have reported the window that ended last: returns it."""
         end = now if at_end else (now - REPORTS_SECONDS) // WINDOW_SECONDS * WINDOW_SECONDS
         if end > self._window_ends:
             seconds = min(WINDOW_SECONDS, end - self._window_ends)
             self._window_ends = end
             if window := self._lateness.close_window(end, seconds, self._run.generation.number):
                 self._record.lateness.take(window)
+                return window
+        return None
 
     def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
         if not values.get("stopped"):

@@ -125,6 +125,8 @@ class StallMonitor:
         ):
             # Still slow: one snapshot without findings does not withdraw the verdict.
             return
+        if after is None:
+            self.rhythm.accept_pace(time())
         self.why = judgement
         self._settled = time()
         if not is_same_verdict(before, after):
