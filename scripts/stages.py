@@ -63,7 +63,7 @@ CPU_BUDGETS = {
     "check": 220,
     "unit, lowest": 50,
     "unit, ci": 380,
-    "ground": 2200,
+    "ground": 2030,
     "ground, serial": 110,
     "train": 560,
     "bench faults": 80,

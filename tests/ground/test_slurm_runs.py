@@ -82,6 +82,7 @@ def test_every_rank_sees_all_cores_and_gpus_of_the_job(cluster: Sandbox) -> None
             assert "SLURM_JOB_ID" in each["slurm"]
 
 
+@pytest.mark.nightly
 def test_output_by_srun_is_that_over_ssh(cluster: Sandbox) -> None:
     """Every byte of every rank."""
     over_ssh = run(cluster, *launch("talk.py", *OVER_SSH))

@@ -39,6 +39,7 @@ def test_the_loop_of_a_guide(login: Launches) -> None:
     assert "of world size 4" in said
 
 
+@pytest.mark.nightly
 def test_a_config_that_the_script_writes(login: Launches) -> None:
     """The options of the InfiniBand guide reach the script, and accelerate's settings reach every rank."""
     options = "--batch-size 1 --use-flash-attn --train-file jokes.jsonl"

@@ -24,11 +24,7 @@ from aboard.sandbox.faults.host.processes import PowerLoss
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Each rank imports torch and transformers for seconds, so CI has two.
-CASES = [
-    ("finetune", 2),
-    *(pytest.param(name, 4, marks=pytest.mark.nightly) for name in ("finetune", "chat", "lora", "pretrain")),
-]
+CASES = [("finetune", 2), *((name, 4) for name in ("finetune", "chat", "lora", "pretrain"))]
 # Minutes on two busy cores, seconds on idle ones.
 SECONDS = 600
 STEPS = 6
@@ -58,6 +54,9 @@ def finetuned(four: Sandbox) -> str:
     return _typed(four, "finetune", "aboard", "status").splitlines()[1].split("\t")[0]
 
 
+# Each rank imports torch and transformers for seconds: CI compares losses in tests/train, and the quick start trains on
+# two nodes.
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "nodes"), CASES)
 def test_the_same_losses_on_one_process_and_on_nodes(four: Sandbox, finetuned: str, name: str, nodes: int) -> None:
     """Within 1e-5, step by step; shards and model come to the nodes by themselves, and a model comes out."""
@@ -184,6 +183,7 @@ def test_a_finished_training_starts_no_ranks_and_another_batch_is_refused(four: 
     assert "phase started" not in again + other.stdout
 
 
+@pytest.mark.nightly
 def test_a_model_comes_out(four: Sandbox, finetuned: str) -> None:
     """What `aboard export` writes is loaded by transformers, and says a token."""
     said = _typed(four, "finetune", "aboard", "export", finetuned, "--to", "made", "--json")

@@ -113,6 +113,7 @@ def test_a_rank_of_torchrun_that_does_not_come(two: Launches) -> None:
     assert "aboard logs" not in found["fix"]
 
 
+@pytest.mark.nightly
 def test_a_training_that_goes_on(two: Launches) -> None:
     """Ranks that are seen in a collective at each look are no alarm while bytes go: that is said before all looks."""
     with torchrun(two, STEP_SECONDS="0", SIZE="100000"):

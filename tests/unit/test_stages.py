@@ -9,11 +9,13 @@ import pytest
 from cpu_group import find_own_group, open_cpu_group, parse_usage
 from durations import order_longest_first
 from stages import (
+    CPU_BUDGETS,
     MOST_FLAKY,
     PYTEST,
     Result,
     Stage,
     judge_cpu_seconds,
+    list_ci_stages,
     print_summary,
     run_stage,
     run_stages,
@@ -83,6 +85,12 @@ def test_without_a_second_try_both_have_failed(tmp_path: Path) -> None:
     """Only tests on real hosts get one."""
     result = run_stage(stage(tmp_path, retry=False))
     assert (result.passed, len(result.failed), result.flaky) == (1, 2, {})
+
+
+def test_the_budgets_fit_into_half_an_hour_of_two_cores() -> None:
+    """Each stage has one; together they have the CPU seconds of two cores in half an hour."""
+    assert [stage.name for stage in list_ci_stages()] == [*CPU_BUDGETS]
+    assert sum(CPU_BUDGETS.values()) <= 3600
 
 
 def test_more_than_two_flaky_tests_fail_the_run() -> None:
