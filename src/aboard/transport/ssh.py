@@ -84,14 +84,13 @@ async def _list_ciphers(*arguments: str) -> list[str]:
 
 async def print_settings(*arguments: str) -> tuple[int, str, str]:
     """The exit code, the output and the errors of `ssh -G`, which prints the settings for these arguments."""
-    process = await asyncio.create_subprocess_exec(
-        *("ssh", "-G", *arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    return process.returncode or 0, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+    stream, output = await start_program(("ssh", "-G", *arguments), lambda _line: None), b""
+    try:
+        while part := await stream.read(65536):
+            output += part
+    finally:
+        ending = await stream.close()
+    return ending.exit_code or 0, output.decode("utf-8", "replace"), ending.stderr
 
 
 def _read_processor() -> str:

@@ -160,13 +160,12 @@ async def _end_unwanted_start(starting: "asyncio.Task[asyncio.subprocess.Process
     """Ends a process whose start nobody waits for any more.
 
     A loop that ends cancels asyncio's own task that connects the pipes, too. asyncio kills the process then, but waits
-    for these pipes for ever: only a second cancellation gets it out of there.
+    for these pipes for ever: only a second cancellation gets it out of there. We are cancelled again, too, and go on.
     """
-    try:
-        await asyncio.wait([starting], timeout=START_GRACE)
-    finally:
-        starting.cancel()
-    await asyncio.wait([starting])
+    while not starting.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([starting], timeout=START_GRACE)
+            starting.cancel()
     if not starting.cancelled() and starting.exception() is None:
         await ProcessStream(starting.result(), lambda _: "").close(hurry=True)
 

@@ -1,6 +1,7 @@
 """A link over real programs on this machine: noise, silence, garbage, hang-ups, and no process left behind."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -276,6 +277,32 @@ def test_a_close_that_is_cancelled_still_ends_the_program() -> None:
             await closing
 
     asyncio.run(story())
+    wait_until(lambda: _children() <= before, 5)
+
+
+@pytest.mark.parametrize("turns", [1, 3, 4, 6])
+@pytest.mark.parametrize("more", [0, 3, 5])
+def test_a_start_that_is_cancelled_at_any_moment_prints_nothing(
+    turns: int, more: int, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Python would print 'Exception ignored in: BaseSubprocessTransport.__del__' after Ctrl-C; and the loop ends."""
+    ignored: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: ignored.append(repr(unraisable)))
+    before = _children()
+
+    async def story() -> None:
+        starting = asyncio.create_task(start_program(["sleep", "60"], lambda _line: None))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        for _ in range(more):
+            await asyncio.sleep(0)
+
+    with within(10):
+        asyncio.run(story())
+    gc.collect()
+    assert ignored == []
+    assert [str(each.message) for each in recwarn if issubclass(each.category, RuntimeWarning)] == []
     wait_until(lambda: _children() <= before, 5)
 
 

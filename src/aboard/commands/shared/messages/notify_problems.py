@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -89,9 +90,12 @@ async def _probe(settings: NotifySettings, receiver: str, environ: Mapping[str, 
     try:
         said, _ = await asyncio.wait_for(process.communicate(json.dumps(task).encode() + b"\n"), _PROBE_SECONDS)
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return build_problem(settings, receiver, f"no answer within {_PROBE_SECONDS:.0f} s")
+    finally:
+        # Also when we are cancelled.
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
     return build_problem(settings, receiver, parse_json(said)["why"]) if said else None
 
 
