@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,9 @@ def test_a_run_is_submitted_and_followed_to_its_end(login: Launches) -> None:
     assert any("of 4 has [secret]" in line for line in lines)
     assert any(line.startswith("block run-exited n2 seen: rank 3 on n2") for line in lines)
     assert lines[-1].endswith("failed with exit code 7")
+    # Only the node has the record.
+    (following,) = (line.removeprefix("next ") for line in lines if line.startswith("next srun") and " logs " in line)
+    assert "of 4 has [secret]" in login.box.head.run(shlex.split(following, comments=True)).stdout
     text = login.read(run, "job.sh")
     assert f"launch --run {run} --allowed aboard.yaml=" in text
     assert " --env HF_TOKEN -- fails.py" in text

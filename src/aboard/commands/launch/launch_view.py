@@ -40,6 +40,7 @@ from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.record.slurm_job import read_slurm_job
 
 # The launch picks another port by itself.
 AUTO_FIXED_CODE = network.PORT_TAKEN.code
@@ -263,7 +264,9 @@ def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[st
     yield f"next {finished.further}    # trains it further"
 
 
-def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, command: str) -> int:
+def show_end(
+    console: Console, run: RunDirectory, result: LaunchResult, *, command: str, is_submitted: bool = False
+) -> int:
     """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
     if result.outcome is None or result.progress is None:
         print_findings(console, [finding for finding in result.reasons if finding.severity > Severity.INFO])
@@ -282,7 +285,17 @@ def show_end(console: Console, run: RunDirectory, result: LaunchResult, *, comma
         command=command,
         dropped=result.dropped,
         continuation=result.continuation,
+        reader=_choose_reader(run, is_submitted=is_submitted),
         adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )
     print_report(console, FinishedRunView(end), format_summary_lines(end))
     return result.outcome.code
+
+
+def _choose_reader(run: RunDirectory, *, is_submitted: bool) -> str:
+    """What starts the commands that read the record; without the login node's script in it, homes are not shared."""
+    job = read_slurm_job(run) if is_submitted and not run.batch_script.exists() else None
+    if job is None or not job.batch_host:
+        return "aboard"
+    node, python = quote_word(job.batch_host), quote_word(sys.executable)
+    return f"srun --nodes=1 --ntasks=1 --nodelist={node} {python} -m aboard"

@@ -61,7 +61,7 @@ async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
         return show_finished(console, session.run, finished)
     finally:
         view.close()
-    code = show_end(console, session.run, launched, command=spec.command)
+    code = show_end(console, session.run, launched, command=spec.command, is_submitted=spec.run is not None)
     Runs(session.run.path.parent).prune()
     sys.stdout.flush()
     await session.requeue()

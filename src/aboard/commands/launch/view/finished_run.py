@@ -48,7 +48,7 @@ class FinishedRun:
     """How a run ended; the verdict is the first finding. `dropped` is bytes of lost output by who printed them.
 
     `command` starts the same run again. `continuation` says whether a further Slurm job continues it. `adapter` is
-    whether the training was of a LoRA adapter.
+    whether the training was of a LoRA adapter. `reader` starts the commands that read its record.
     """
 
     progress: RunProgress
@@ -58,6 +58,7 @@ class FinishedRun:
     command: str
     dropped: Mapping[str, int] = field(default_factory=dict)
     continuation: str = ""
+    reader: str = "aboard"
     adapter: bool = False
 
 
@@ -158,26 +159,26 @@ def _format_dropped(dropped: Mapping[str, int]) -> list[str]:
 
 def _format_next_steps(finished: FinishedRun) -> str:
     """The next commands: export, the log of the rank that the verdict names, the diagnosis, the same run again."""
-    run, status = finished.progress.run, finished.progress.way
-    page = f"aboard report {run}    # one page with charts"
+    run, status, reader = finished.progress.run, finished.progress.way, finished.reader
+    page = f"{reader} report {run}    # one page with charts"
     if finished.exit_code == 0:
         what = (
             "the LoRA adapter for PEFT; --merge writes a whole model"
             if finished.adapter
             else "the model for transformers"
         )
-        export_line = f"aboard export {run} --to trained    # exports {what}\n" if status else ""
-        return f"{export_line}{page}\naboard logs {run}    # output of the ranks"
+        export_line = f"{reader} export {run} --to trained    # exports {what}\n" if status else ""
+        return f"{export_line}{page}\n{reader} logs {run}    # output of the ranks"
     again = f"{finished.command}    # {_describe_retry(status)}\n"
     if finished.continuation and not finished.continuation.startswith(NOT_CONTINUED):
         again = f"aboard status {run} --follow    # follows the job that continues it\n"
     if not _has_failed(finished):
-        explain = f"aboard why {run}    # what held it up\n" if finished.findings else ""
-        return f"{explain}{again}{page}\naboard logs {run}    # output of the ranks"
+        explain = f"{reader} why {run}    # what held it up\n" if finished.findings else ""
+        return f"{explain}{again}{page}\n{reader} logs {run}    # output of the ranks"
     named = finished.findings[0].ranks[:1]
     rank = f" --rank {named[0]}" if named else ""
     who = f"rank {named[0]}" if named else "the ranks"
-    inspect = f"aboard logs {run}{rank}    # output of {who}\naboard why {run}    # the full diagnosis"
+    inspect = f"{reader} logs {run}{rank}    # output of {who}\n{reader} why {run}    # the full diagnosis"
     return f"{inspect}\n{again}{page}" if status else f"{inspect}\n{page}"
 
 

@@ -58,6 +58,14 @@ ENDS = {
 NOW = 1e9
 
 
+def test_next_commands_work_where_only_a_node_has_the_record() -> None:
+    """Without shared homes, the login node reads it through srun; what starts a run again is typed there."""
+    ended = replace(ENDS["failed"], reader="srun --nodelist=n1 python -m aboard")
+    following = [line for line in format_summary_lines(ended) if line.startswith("next ")]
+    assert len(following) == 3
+    assert all(line.startswith("next srun --nodelist=n1 python -m aboard ") for line in following)
+
+
 def test_a_run_that_a_further_job_continues_is_not_to_be_launched_again() -> None:
     """Its next command follows that job; if no job continues it, the command that runs it again is there."""
     assert "-- train.py" in " ".join(format_summary_lines(ENDS["stopped"]))
