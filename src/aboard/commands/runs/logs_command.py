@@ -6,6 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import time
@@ -128,7 +129,9 @@ def logs(
     forward_to_batch_host(run_directory, run)
     if sys.stderr.isatty():
         click.secho(f"{run_directory.id}, {run_directory.state.value}", err=True, dim=True)
-    log_lines = read_logs(run_directory, query, now=time())
+    # Whoever asks for N lines knows that there are more.
+    noting = {"note": partial(click.secho, err=True, dim=True)} if lines is None else {}
+    log_lines = read_logs(run_directory, query, now=time(), **noting)
     find_attempt = AttemptTimes(run_directory.events).find_attempt
     with end_at_closed_pipe():
         if as_json:

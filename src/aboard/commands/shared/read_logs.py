@@ -17,6 +17,8 @@ from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge
 from aboard.record.run_directory import RunDirectory
 
 POLL_SECONDS = 0.5
+# More are not counted to say how many lines were left out: a second of reading.
+COUNTED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +40,14 @@ class LogQuery:
 
 
 def read_logs(
-    run: RunDirectory, query: LogQuery, *, now: float, wait: Callable[[float], None] = sleep
+    run: RunDirectory,
+    query: LogQuery,
+    *,
+    now: float,
+    wait: Callable[[float], None] = sleep,
+    note: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[FoldedLine]:
-    """Yields lines until the end of the log or, when following, of the run."""
+    """Yields lines until the end of the log or, when following, of the run; notes that there are earlier ones."""
     with closing(LogReader(run.script_logs if query.of_script else run.logs)) as reader:
         live = run.live
         snapshot = reader.list_segments(query.selection.ranks)
@@ -52,16 +59,25 @@ def read_logs(
         if query.last is None:
             yield from _fold_lines(merge_logs(reader, snapshot, query.selection, since=since), query)
         else:
-            yield from _read_last(reader, snapshot, query, since)
+            yield from _read_last(reader, snapshot, query, since, note)
         if query.follow:
             yield from _follow_run(run, reader, snapshot, query, wait)
 
 
-def _read_last(reader: LogReader, listing: LogListing, query: LogQuery, since: float) -> Iterator[FoldedLine]:
+def _read_last(
+    reader: LogReader, listing: LogListing, query: LogQuery, since: float, note: Callable[[str], None]
+) -> Iterator[FoldedLine]:
     """Reads from the end, without touching earlier lines."""
+    last = query.last or 0
     lines = merge_logs_backward(reader, listing, query.selection)
     recent = (line for line in takewhile(lambda line: line.at >= since - DISORDER, lines) if line.at >= since)
-    return reversed(list(islice(_fold_lines(islice(recent, query.most), query), query.last)))
+    newest = list(islice(_fold_lines(islice(recent, query.most), query), last + 1))
+    if newest[last:] or next(recent, None) is not None:
+        is_filtered = query.selection != LineSelection(ranks=query.selection.ranks) or query.back is not None
+        total = None if is_filtered else reader.count_lines(listing, COUNTED_BYTES)
+        of = "matching lines" if is_filtered else "lines" if total is None else f"of {total:,} lines"
+        note(f"last {len(newest[:last]):,} {of}; -n all for the rest")
+    return reversed(newest[:last])
 
 
 def _follow_run(

@@ -6,7 +6,7 @@ from aboard.diagnoses.output_patterns import NCCL_COMPLETION, PatternSource, cau
 
 # Added to every fix for a death.
 _INSPECT_RANK: FixTemplates = {
-    "logs": "aboard logs {run} --rank {rank}    # the rank's whole output",
+    "logs": "aboard logs {run} --rank {rank}    # the end of the rank's output",
     "xid": "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? (Aboard has no permission to read the kernel"
     " log)",
 }
@@ -90,7 +90,7 @@ EXITED = Diagnosis(
     symptoms=("exitcode  : 1", "exits with return code = 1"),
     explanation="The process exited by itself with a non-zero code and without an exception. Usual causes are"
     " a call to sys.exit, an argument error, or an error in a program that is not written in Python.",
-    remedy="Find what exits with this code: `aboard logs RUN --rank N` shows the rank's whole output.",
+    remedy="Find what exits with this code: `aboard logs RUN --rank N -n all` shows the rank's whole output.",
     fixes={
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,

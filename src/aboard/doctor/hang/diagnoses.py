@@ -74,7 +74,7 @@ MISMATCH = Diagnosis(
     " because the code branches on the rank or its data, or a node has different code or configuration.",
     fixes={
         "software": SAME_CODE,
-        "died": f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # the rank's whole output",
+        "died": f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # the end of the rank's output",
         "logs": LOGS,
         "code": "git status; sha256sum *.py    # on each node, in the script's directory; the code must be the same",
         "detail": "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both"

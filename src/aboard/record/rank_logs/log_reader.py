@@ -28,6 +28,7 @@ from aboard.record.rank_logs.open_files import OpenFiles
 
 # Small, since a reader holds this much of thousands of ranks.
 _ENTRIES_AT_ONCE = 32
+_COUNTED_BYTES = 1 << 20
 # Lines are stored in the order of completion, but their time is that of their first byte: up to this many seconds
 # apart.
 DISORDER = 10.0
@@ -89,6 +90,18 @@ class LogReader:
         """The time of the last line of all; 0 if there is none."""
         lasts = (self._entry(each[-1], each[-1].entries - 1) for each in listing.ranks.values() if each[-1].entries)
         return max((entry.at for entry in lasts if entry), default=0.0)
+
+    def count_lines(self, listing: LogListing, most: int) -> int | None:
+        """The lines of all ranks; None if their logs have more than so many bytes."""
+        segments = [segment for of_rank in listing.ranks.values() for segment in of_rank]
+        if sum(self._end(segment) - segment.base for segment in segments) > most:
+            return None
+        total = 0
+        for segment in segments:
+            with suppress(FileNotFoundError):
+                for start in range(0, self._end(segment) - segment.base, _COUNTED_BYTES):
+                    total += self._files.read(segment.stem + LOG, _COUNTED_BYTES, start).count(b"\n")
+        return total
 
     def forward(
         self, listing: LogListing, rank: int, *, after: ReadPosition | None = None, since: float = EARLIEST

@@ -191,6 +191,21 @@ def test_as_a_person_types_it(run: RunDirectory, utc: None) -> None:
     assert aboard("logs", "--grep", "step [a]", "--follow", "-n", "all").out.count(b"\n") == 1
 
 
+def test_lines_that_are_left_out_are_noted(run: RunDirectory, utc: None) -> None:
+    """On stderr, with their number and what shows them; a pipe gets the lines alone. Who typed -n knows."""
+    record = Record.open(run, ranks=2)
+    for rank in (0, 1):
+        lines = "".join(f"rank {rank} line {chr(97 + number % 26)} {number}\n" for number in range(600))
+        record.add_output("n1", rank, "stdout", lines.encode(), 1.0 + rank)
+    record.close()
+    ran = aboard("logs", "--rank", "1")
+    assert (ran.out.count(b"\n"), ran.stderr) == (200, "last 200 of 600 lines; -n all for the rest\n")
+    assert aboard("logs", "--no-fold").stderr == "last 200 of 1,200 lines; -n all for the rest\n"
+    assert aboard("logs", "--grep", "line").stderr == "last 200 matching lines; -n all for the rest\n"
+    for words in (("-n", "all"), ("-n", "3"), ("--grep", "line b"), ("--raw",)):
+        assert aboard("logs", "--rank", "1", *words).stderr == "", words
+
+
 def test_mistakes_are_answered(run: RunDirectory, utc: None) -> None:
     """With a code and what to type, before anything is read."""
     _steps(run, 1).close()

@@ -65,7 +65,7 @@ def test_a_missing_image_names_its_nodes_and_copies_it_from_another() -> None:
     assert (finding.code, finding.nodes, finding.ranks) == ("container-image-missing", ("n2", "n3"), (1, 2))
     assert finding.seen.startswith('2 ranks on n[2-3] did not start; apptainer reports: "FATAL: While checking')
     assert finding.fix.startswith('for node in n2 n3; do scp -3 n1:/data/train.sif "$node":/data/train.sif; done')
-    assert finding.fix.endswith("aboard logs r --rank 1    # the rank's whole output")
+    assert finding.fix.endswith("aboard logs r --rank 1    # the end of the rank's output")
     assert [each.code for each in finding.consequences] == ["run-followed"]
 
 

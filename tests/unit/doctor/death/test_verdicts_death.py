@@ -214,7 +214,7 @@ def test_an_exit_code_is_not_explained_by_a_warning_before_it(tail: tuple[str, .
     quoted = ", ".join(f'"{line.strip()}"' for line in tail)
     assert finding.seen == f"rank 1 on n2, waiting, exited with code 3; the last lines of its output: {quoted}"
     assert "Look for what exits with 3" in finding.why
-    assert finding.fix == "aboard logs r --rank 1    # the rank's whole output"
+    assert finding.fix == "aboard logs r --rank 1    # the end of the rank's output"
 
 
 def test_an_exception_explains_an_exit_code_though_warnings_follow_it() -> None:
@@ -544,7 +544,7 @@ def test_a_run_that_restarts_by_itself_is_not_to_be_launched_again() -> None:
         "scp a b    # here; if n1 has the file; then launch again": "scp a b    # here; if n1 has the file",
         "aboard check n3    # then launch again, with a longer --lease if needed": "aboard check n3",
         "dmesg    # on n1; out of memory? if not, launch again\nls": "dmesg    # on n1; out of memory?\nls",
-        "aboard logs r --rank 1    # the rank's whole output": "aboard logs r --rank 1    # the rank's whole output",
+        "aboard logs r --rank 1    # the end of it": "aboard logs r --rank 1    # the end of it",
     }
     found = omit_relaunch(
         [
