@@ -120,7 +120,7 @@ def test_a_requeued_training_resumes(login: Launches) -> None:
     said = read_output(login, job)
     assert f"job {job} is preempted" in said
     saved = int(said.rpartition("continues from step ")[2].partition("\n")[0].replace(",", ""))
-    note = f"Slurm requeued job {job}: the training continues from its newest checkpoint"
+    note = f"Slurm requeued job {job}: training continues from its newest checkpoint"
     wait_until(lambda: has_resumed(read_output(login, job).partition(note)[2], saved), 240, lambda: show(login))
     assert login.aboard("stop", run).returncode == 0
     wait_for_empty_queue(login, 20)

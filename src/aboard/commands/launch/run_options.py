@@ -69,7 +69,7 @@ ON_STALL_OPTION = click.option(
     "--on-stall",
     type=click.Choice([action.value for action in StallAction]),
     help="When ranks are stuck: report why, also stop the run, or restart it after a minute, unless the program is the"
-    " cause. Default: report; restart for a training with restarts.",
+    " cause. Default: report; restart for aboard train with restarts.",
 )
 MIN_NODES_OPTION = click.option(
     "--min-nodes",

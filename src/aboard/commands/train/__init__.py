@@ -1,1 +1,1 @@
-"""`aboard train`: prepares a training (data, model, memory, files on the nodes, checkpoint) and launches it."""
+"""`aboard train`: prepares a training run (data, model, memory, files on the nodes, checkpoint) and launches it."""

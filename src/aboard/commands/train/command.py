@@ -69,7 +69,7 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
     Aboard checks and tokenizes the data, downloads the model once, and refuses a run that does not fit in memory. It
     checks the nodes and copies missing files to them. Ranks run offline, with this machine's version of Aboard.
 
-    On a login node of a Slurm cluster, with `cluster.slurm` in FILE, the training is submitted as a job and followed;
+    On a login node of a Slurm cluster, with `cluster.slurm` in FILE, Aboard submits the run as a job and follows it;
     Ctrl-C then ends only the view.
 
     The losses are the same on one rank or many. Ctrl-C saves a checkpoint and stops; the same command resumes from it.

@@ -20,7 +20,7 @@ class RunExplanation(Judgement):
 
     The findings of an active run are from the nodes now, those of a record by today's rules; `recorded` has those that
     Aboard `version` reported. `quiet` is how many seconds ago the run last progressed, `seconds` how long the answer
-    took. `attempts` failed earlier. `resume` is the command that continues a training.
+    took. `attempts` failed earlier. `resume` is the command that continues training.
     """
 
     run: str

@@ -144,7 +144,7 @@ class RecoverSection(Section):
     spares: SpareNodes | None = None
     """The last nodes, by number, or nodes by name, on which no ranks start until they replace a node that fails."""
     min_nodes: Annotated[int, Field(ge=1, le=MAX_NAMES)] | None = None
-    """Continue a training on fewer nodes, but not fewer than these. Needs train.global_batch_size."""
+    """Continue training on fewer nodes, but not fewer than these. Needs train.global_batch_size."""
     wait: Duration | None = None
     """How long to wait for a node to return, or for a service outside the run: 90s, 10m, 2h. Default: 10m."""
     standby: bool | None = None

@@ -84,4 +84,4 @@ class SlurmSection(Section):
     extra: Annotated[list[SbatchOption], *OR_TEXT] | None = None
     """More options of sbatch, one each: --exclusive, --mem=0."""
     resubmit: ResubmitSection | None = None
-    """Continue a training in another job when the time limit or a preemption ended it."""
+    """Continue training in another job when the time limit or a preemption ended it."""

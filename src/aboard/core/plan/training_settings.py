@@ -41,7 +41,7 @@ RATE = {"ge": 0, "le": 1e6}
 SHARE = {"ge": 0, "le": 1}
 BETA = {"ge": 0, "lt": 1}
 
-_OTHER_ADAPTER = "an adapter of other tensors is another training"
+_OTHER_ADAPTER = "an adapter of different tensors would make it a different run"
 _SCALE = "it scales the adapter's output, so the model would suddenly compute something else"
 
 

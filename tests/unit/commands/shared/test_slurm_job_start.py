@@ -154,7 +154,7 @@ def test_a_requeued_training(runs: Runs) -> None:
     command = format_shell("aboard train run.yaml")
     record(runs, command=command)
     (note,) = check_job_start(job(2, 2, restarts=2), command, resumes=True)
-    assert note.startswith("Slurm requeued job 7: the training continues from its newest checkpoint, or from")
+    assert note.startswith("Slurm requeued job 7: training continues from its newest checkpoint, or from")
     with pytest.raises(AboardError) as caught:
         check_job_start(job(2, 2, restarts=2), command, resumes=False)
     assert caught.value.fix.startswith("aboard train run.yaml --set train.resume=auto    # in the batch script")

@@ -88,7 +88,7 @@ def _check_requeue(
         return None
     again = f"Slurm requeued job {allocation.job}"
     if resumes:
-        return f"{again}: the training continues from its newest checkpoint, or from the beginning if none was saved"
+        return f"{again}: training continues from its newest checkpoint, or from the beginning if none was saved"
     earlier = _find_earlier_run(Runs.of(environ), allocation.job, command)
     if earlier is None:
         return f"{again}, and no earlier start of this command is recorded here: it starts from the beginning"
