@@ -48,26 +48,40 @@ AUTO_FIXED_CODE = network.PORT_TAKEN.code
 SHOW_SECONDS = 0.5
 # At the end: nobody reads more on a terminal; a file should have all, but for a flood.
 LAST_SECONDS = {True: 2.0, False: 20.0}
+# How long lines may lag behind before the oldest are skipped.
+BEHIND_SECONDS = 5.0
 
 
 class LineBacklog:
-    """The lines of all ranks that were not shown yet; the next turn begins with those that there was no time for."""
+    """The lines of all ranks that were not shown yet; the next turn begins with those that there was no time for.
 
-    def __init__(self, follower: LogFollower, lines: LogLineFormatter) -> None:
+    Where ranks print faster than their lines can be shown, older ones are skipped: others would show nothing any more.
+    """
+
+    def __init__(self, follower: LogFollower, lines: LogLineFormatter, *, patience: float = BEHIND_SECONDS) -> None:
         self._follower = follower
         self._lines = lines
         self._rest: Iterator[str] = iter(())
+        self._behind: float | None = None
+        self._patience = patience
 
     def show(self, say: Callable[[str], None], seconds: float, *, last: bool = False) -> bool:
         """Shows lines for that long; returns whether these were all."""
-        deadline = monotonic() + seconds
+        began = monotonic()
+        deadline = began + seconds
+        if self._behind is not None and began - self._behind > self._patience and not last:
+            self._rest, self._behind = iter(()), None
+            self._follower.skip()
+            say("… lines are skipped, since ranks print faster than they are shown: aboard logs -n all")
         for is_new in (False, True):
             if is_new:
                 self._rest = self._list_new(last=last)
             for line in self._rest:
                 say(line)
                 if monotonic() > deadline:
+                    self._behind = self._behind or began
                     return False
+        self._behind = None
         return True
 
     def _list_new(self, *, last: bool) -> Iterator[str]:

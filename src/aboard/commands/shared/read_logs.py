@@ -122,6 +122,10 @@ class LogFollower:
         yield from _fold_lines(lines, self._wanted)
         _update_marks(self._marks, self._reader, snapshot)
 
+    def skip(self) -> None:
+        """Goes on after all that was printed so far."""
+        _update_marks(self._marks, self._reader, self._reader.list_segments(self._wanted.selection.ranks))
+
 
 def _select_changed(listing: LogListing, marks: dict[int, ReadPosition]) -> LogListing:
     """The ranks that have printed since their marks."""

@@ -79,8 +79,12 @@ def estimate_phases(job: ExternalJob, rank_snapshots: Mapping[int, RankSnapshot 
 
 
 def has_waiting_ranks(evidence: Evidence) -> bool:
-    """Whether any rank waits for others or has not joined them: a second snapshot then shows whether that ends."""
-    waiting = (view for view in evidence.views if view.alive and (view.at in _WAITS or view.phase < Phase.GROUP))
+    """Whether any rank may wait for others or has not joined them: another snapshot then shows whether that ends."""
+    waiting = (
+        view
+        for view in evidence.views
+        if view.alive and (view.at in _WAITS or view.phase < Phase.GROUP or not view.frames)
+    )
     return len(evidence.views) > 1 and any(waiting)
 
 
@@ -88,12 +92,15 @@ def has_moved(before: Evidence, after: Evidence) -> bool:
     """Whether the job made progress between two snapshots.
 
     A waiting rank made progress if its stack changed or it was sent data; any other rank if its stack changed or it
-    used some CPU. Constant CPU use is no progress, since it may be a loop.
+    used some CPU. Constant CPU use is no progress, since it may be a loop. Without stacks, data that was sent tells.
     """
     pairs = list(zip(before.views, after.views, strict=True))
     if any(one.phase != other.phase for one, other in pairs):
         return True
     comparable = [(one, other) for one, other in pairs if one.frames and other.frames]
+    unread = [pair for pair in pairs if pair not in comparable]
+    if any(_count_sent_segments(one, before) != _count_sent_segments(other, after) for one, other in unread):
+        return True
     for one, other in comparable:
         if one.at in _WAITS:
             stands = one.frames == other.frames and _count_sent_segments(one, before) == _count_sent_segments(

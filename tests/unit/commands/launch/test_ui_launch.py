@@ -15,14 +15,20 @@ from rich.text import Text
 from run_states import RUN, Scene, cluster, dead, plan_of, training
 
 from aboard.commands.launch.background_run import StartReporter, format_started
+from aboard.commands.launch.launch_view import LineBacklog
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
+from aboard.commands.shared.log_lines import LogLineFormatter
+from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
 from aboard.core.run.run_state import Run
+from aboard.record.rank_logs.log_reader import LogReader
+from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
+from aboard.record.run_record import Record
 
 if TYPE_CHECKING:
     from aboard.commands.launch.conduct.conductor import Conductor
@@ -303,3 +309,27 @@ def test_a_run_in_the_background_tells_what_was_said_before_its_ranks_started(tm
         said = pipe.read().splitlines()
     assert said[:3] == ["0", "memory 2.1 GiB per rank", "plan 345 steps"]
     assert "started 1 rank on 1 node" in said[3]
+
+
+def test_after_a_flood_of_one_rank_the_others_are_shown_again(tmp_path: Path) -> None:
+    """What there was no time for is skipped, which is said; what is printed after that is shown."""
+    run = RunDirectory(tmp_path / "20261115-0800-brave-otter")
+    run.make()
+    record = Record.open(run, ranks=2)
+    record.add_output("n1", 0, "stdout", b"flood\n" * 10_000, 1.0)
+    record.tick(2.0)
+    reader, shown = LogReader(run.logs), list[str]()
+    follower = LogFollower(reader, LogQuery(selection=LineSelection()))
+    backlog = LineBacklog(follower, LogLineFormatter(styled=False), patience=0.0)
+    assert not backlog.show(shown.append, 0.0)
+    assert backlog.show(shown.append, 60.0)
+    record.add_output("n1", 1, "stdout", b"step 1\n", 3.0)
+    record.tick(4.0)
+    record.close()
+    assert backlog.show(shown.append, 60.0)
+    reader.close()
+    assert [line.rpartition("] ")[2] for line in shown] == [
+        "flood",
+        "… lines are skipped, since ranks print faster than they are shown: aboard logs -n all",
+        "step 1",
+    ]

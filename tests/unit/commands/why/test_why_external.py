@@ -23,7 +23,13 @@ from aboard.commands.why.external_jobs import diagnose_external_job, require_ins
 from aboard.commands.why.external_jobs_command import ExternalJobView, group_by_place
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.core.evidence.external_evidence import UNKNOWN_NODE, build_external_evidence, estimate_phases, has_moved
+from aboard.core.evidence.external_evidence import (
+    UNKNOWN_NODE,
+    build_external_evidence,
+    estimate_phases,
+    has_moved,
+    has_waiting_ranks,
+)
 from aboard.core.evidence.external_jobs import ExternalJob, group_external_jobs
 from aboard.core.evidence.external_process import ExternalJobProcess, decode_external_processes
 from aboard.core.evidence.node_snapshot import NodeSnapshot, RankSnapshot, TcpConnection
@@ -469,6 +475,17 @@ def test_whether_it_moves() -> None:
     assert has_moved(at(segments=7), at(segments=8))
     assert has_moved(at(), at(line=41))
     assert has_moved(at(cpu=0.1), at())
+
+
+def test_without_stacks_a_job_is_watched_as_long_as_with_them() -> None:
+    """Ranks may be waiting: whether anything moves shows later, by the data that they send."""
+    first, same, later = (
+        look(four(), {rank: RankSnapshot(sockets=mesh(rank, segments=segments)) for rank in range(4)})
+        for segments in (7, 7, 8)
+    )
+    assert has_waiting_ranks(first)
+    assert not has_moved(first, same)
+    assert has_moved(first, later)
 
 
 @pytest.mark.parametrize(
