@@ -129,6 +129,17 @@ def test_a_node_that_is_awaited_is_named(two: Launches) -> None:
     assert two.orphans(f"{run}.0") == {}
 
 
+def test_a_script_that_runs_on_has_called_its_launcher(two: Launches) -> None:
+    """The view says what it does after its launcher, and no longer that it has called none."""
+    two.put("run.sh", "torchrun --nnodes 2 show.py 0\nsleep 600\n")
+    with two.going("launch", "--", "bash", "run.sh") as launch:
+        awaited = "runs on, after a launcher: `sleep 600` (run.sh line 2)"
+        wait_until(lambda: awaited in launch.said, 60, lambda: launch.said)
+        assert "has called no launcher yet: `sleep 600`" not in launch.said
+        _interrupt(two)
+        launch.wait(30)
+
+
 def test_other_commands_know_a_run_without_ranks(two: Launches) -> None:
     """`aboard status` and `aboard why` say what it waits for, and `aboard stop` ends the script."""
     two.put("run.sh", "sleep 600\ntorchrun show.py\n")

@@ -11,7 +11,9 @@ from aboard.core.plan.plan import MasterAddress
 from aboard.core.plan.plan_builder import find_rank_zero_node
 from aboard.core.probes.facts import Facts
 from aboard.core.slurm.job_nodes import NO_GPUS_OPTION
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.usage import pasted_commands
 from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
 from aboard.doctor.gpu.visible_devices import VISIBLE
 from aboard.doctor.host.cpu_cores import CORES
@@ -19,6 +21,7 @@ from aboard.doctor.network.mesh_probe import MESH
 from aboard.doctor.network.mesh_result import MeshResult, PortKind
 
 LOOPBACK = "127.0.0.1"
+_ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 # An index, a GPU's UUID, or a part of a GPU.
 _GPU_NAME = re.compile(r"[0-9]{1,4}|(GPU|MIG)-[\w/-]{1,100}")
 
@@ -49,11 +52,22 @@ def choose_master(cluster: Cluster, request: LaunchRequest, facts: Facts) -> Mas
     known_mesh = mesh if isinstance(mesh, MeshResult) else None
     if request.master_address is not None:
         address = request.master_address
+        _require_node_address(cluster, address, first, known_mesh)
     elif len(cluster) == 1:
         address = LOOPBACK
     else:
         address = _find_address(first, known_mesh)
     return MasterAddress(node=first.name, address=address, port=request.master_port or _choose_port(first, known_mesh))
+
+
+def _require_node_address(cluster: Cluster, address: str, first: Node, mesh: MeshResult | None) -> None:
+    """Refuses an address that no node has, such as that of an example: ranks would wait for it until their timeout."""
+    if mesh is None or not _ADDRESS.fullmatch(address) or not all(mesh.addresses.get(node.name) for node in cluster):
+        return
+    known = {each.host for listed in mesh.addresses.values() for each in listed} | set(mesh.targets.values())
+    if address not in known | {each.remote.removeprefix("::ffff:") for each in mesh.tries.values()}:
+        seen = f"no node has the master address {address}; rank 0's node {first.name} has {_find_address(first, mesh)}"
+        raise InputError.of(pasted_commands.MASTER, "--master-address", seen, "nobody", node=first.name)
 
 
 def _count_accelerators(node: Node, driver: GpuDriver | None) -> int | None:

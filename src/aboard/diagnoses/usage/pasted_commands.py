@@ -98,6 +98,7 @@ MASTER = Diagnosis(
     fixes={
         "host": Advice("write {option} with the name or address of the first node"),
         "port": Advice("remove the port: Aboard chooses one"),
+        "nobody": Advice("remove it: Aboard chooses the address at which the other nodes reach {node}"),
         "endpoint": Advice("write HOST:PORT, or remove it: Aboard chooses both"),
     },
 )

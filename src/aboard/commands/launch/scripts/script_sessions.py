@@ -303,8 +303,8 @@ class ScriptSessions:
             command, name = activity.command.visible(200), activity.script.visible(200)
             where = f"({name} line {activity.line})" if activity.line else ""
             doing = " ".join(filter(None, [f"`{command}`" if command else "", where]))
-            said = f"{script.node} has called no launcher yet{f': {doing}' if doing else ''}; {activity.seconds:.0f} s"
-            self._script_observer.script_waits(said)
+            said = f"{script.node} {'runs on, after a launcher' if script.called else 'has called no launcher yet'}"
+            self._script_observer.script_waits(f"{said}{f': {doing}' if doing else ''}; {activity.seconds:.0f} s")
 
 
 class _NodeScript:

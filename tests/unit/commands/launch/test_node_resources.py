@@ -1,0 +1,35 @@
+"""What the nodes offer a run, from the facts of its check."""
+
+import pytest
+
+from aboard.commands.launch.node_resources import choose_master
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import InputError
+from aboard.doctor.network.mesh_probe import MESH
+from aboard.doctor.network.mesh_result import InterfaceAddress, MeshResult
+
+CLUSTER = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
+ADDRESSES = {name: (InterfaceAddress(interface="eth0", address=f"10.0.0.{name[1]}/24"),) for name in ("n1", "n2")}
+
+
+def choose(address: str, **known: object) -> str:
+    mesh = MeshResult(targets={"n1": "10.0.0.1", "n2": "10.0.0.2"}, **known)  # type: ignore[arg-type]
+    program = Program(kind=ProgramKind.SCRIPT, target="train.py")
+    facts = Facts(cluster=CLUSTER, contacts={}, outcomes={MESH.name: mesh})
+    return choose_master(CLUSTER, LaunchRequest(program=program, master_address=address), facts).address
+
+
+def test_a_master_address_that_no_node_has_is_refused() -> None:
+    """Ranks would wait for the address of an example; a name, an address that peers use, and unknown ones stay."""
+    with pytest.raises(InputError) as refused:
+        choose("192.168.0.1", addresses=ADDRESSES)
+    (problem,) = refused.value.problems
+    assert problem.seen == "no node has the master address 192.168.0.1; rank 0's node n1 has 10.0.0.1"
+    assert problem.fix == "remove it: Aboard chooses the address at which the other nodes reach n1"
+    assert choose("10.0.0.1", addresses=ADDRESSES) == "10.0.0.1"
+    assert choose("n1.cluster", addresses=ADDRESSES) == "n1.cluster"
+    assert choose("192.168.0.1", addresses={"n1": ADDRESSES["n1"]}) == "192.168.0.1"
