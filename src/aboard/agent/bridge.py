@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 # While the transport is slow, the supervisor's frames wait in its socket, not in our memory.
 BACKLOG = 1024 * 1024
 ALONE_SECONDS = 5.0
-# How soon a supervisor or guard that was stopped by a signal is continued.
-CONTINUE_SECONDS = 1.0
 # How long a guard may take to clean up after its supervisor, how long a supervisor may still look alive after its
 # connection closed, and how often we look.
 GUARD_SECONDS = 6.0
@@ -254,7 +252,6 @@ class AgentBridge:
         self._agents = supervisor_watch.SupervisorWatch(run, pid)
         self._supervisor = Channel(self._loop, (fd, fd), self._from_supervisor, self._supervisor_gone)
         self._supervisor.send(message)
-        self._loop.later(CONTINUE_SECONDS, lambda agents=self._agents: self._continue_stopped(agents))  # type: ignore[misc]
 
     def _report_lost_supervisor(self, message: frames.Message, error: str, asked_at: float) -> None:
         """Lets a guard that is still at it finish; ends what is left without one, and replies."""
@@ -270,12 +267,6 @@ class AgentBridge:
         guard = {"guard": 0} if found["killed"] or abandoned else {}
         self._head.send({"gone": "keeper", "lost": {"supervisor": 0, **guard}, **found})
         self._reply(message, error=error)
-
-    def _continue_stopped(self, watch: SupervisorWatch) -> None:
-        if watch is self._agents and self._supervisor is not None and self._supervisor.open:
-            for process in watch.continue_stopped():
-                self._supervisor.send({"op": "continued", "process": process})
-            self._loop.later(CONTINUE_SECONDS, lambda: self._continue_stopped(watch))
 
     def _to_supervisor(self, message: frames.Message, body: bytes) -> None:
         if self._supervisor is None or not self._supervisor.open:

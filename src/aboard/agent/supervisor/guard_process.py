@@ -11,7 +11,6 @@ import contextlib
 import mmap
 import os
 import signal
-import struct
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -25,41 +24,21 @@ KILLED_CODE = 128
 
 
 class Guard:
-    """The guard as the supervisor knows it, and a page of memory in which each leaves what the other needs.
-
-    The guard counts how often it has continued the supervisor; the supervisor names its bridge, which the guard
-    continues if nobody else can.
-    """
-
-    _count = struct.Struct("=Q")
-    _bridge = struct.Struct("=QQ")
+    """The guard as the supervisor knows it."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._started = process_tree.read_start_time(self.pid)
-        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        # The guard sets the first byte when it has continued the supervisor, which reports it and resets the byte.
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)
 
     @property
     def gone(self) -> bool:
         """For the supervisor: whether it has another parent now."""
         return os.getppid() != self.pid
 
-    @property
-    def continued(self) -> int:
-        """How often the guard found the supervisor stopped."""
-        return int(self._count.unpack_from(self._page)[0])
-
-    def note_continued(self) -> None:
-        self._count.pack_into(self._page, 0, self.continued + 1)
-
-    def note_bridge(self, pid: int, started: int) -> None:
-        self._bridge.pack_into(self._page, self._count.size, pid, started)
-
     def continue_guard(self) -> bool:
         return process_tree.continue_stopped(self.pid, self._started)
-
-    def continue_bridge(self) -> bool:
-        return process_tree.continue_stopped(*self._bridge.unpack_from(self._page, self._count.size))
 
 
 def start_guarded(
@@ -104,7 +83,6 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[Guard], No
     left |= clear_remains(run, directory)
     kill_group(run)
     run_directory.remove_directory(directory)
-    guard.continue_bridge()
     return KILLED_CODE + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1 if left else 0
 
 
@@ -127,7 +105,7 @@ def _wait_for_supervisor(supervisor: int, guard: Guard) -> int:
     with contextlib.suppress(ChildProcessError):
         while os.WIFSTOPPED(status := os.waitpid(supervisor, os.WUNTRACED)[1]):
             # A stopped supervisor would let its children live for ever, past any lease.
-            guard.note_continued()
+            guard.page[0] = 1
             os.kill(supervisor, signal.SIGCONT)
     return status
 

@@ -119,7 +119,6 @@ class Supervisor:
         self._loop = loop
         self._listener = listener
         self._guard = guard
-        self._continued = 0
         # Every bridge that may still be alive, by pid, with its start time.
         self._bridges: dict[int, int] = {}
         self._run = str(message["run"])
@@ -217,8 +216,8 @@ class Supervisor:
                 del self._bridges[pid]
             elif process_tree.continue_stopped(pid, started):
                 self._emit("continued", process="bridge")
-        if self._guard.continued != self._continued:
-            self._continued = self._guard.continued
+        if self._guard.page[0]:
+            self._guard.page[0] = 0
             self._emit("continued", process="supervisor")
 
     # -- bridges -----------------------------------------------------------------------------------------
@@ -266,7 +265,6 @@ class Supervisor:
         self._bridge = channel
         self._bridge_leaves = False
         self._bridges[pid] = process_tree.read_start_time(pid)
-        self._guard.note_bridge(pid, self._bridges[pid])
         self._lost = None
         self._last_contact = time.monotonic()
         self._credit = credit
@@ -281,13 +279,6 @@ class Supervisor:
             channel.send(event)
         channel.on_drained = self._flush_output
         self._flush_output()
-
-    def _hear_bridge(self, message: frames.Message) -> None:
-        """What a bridge says for itself: that it leaves, or that it continued one of us."""
-        if message["op"] == "leave":
-            self._bridge_leaves = True
-        else:
-            self._emit("continued", process=str(message["process"]))
 
     def _drop_bridge(self, channel: Channel) -> None:
         if channel is self._bridge:
@@ -305,8 +296,8 @@ class Supervisor:
         if message["op"] in ("capture", "release", "activity"):
             self._children.open_captures().handle(message, self._make_reply(message))
             return
-        if message["op"] in ("leave", "continued"):
-            self._hear_bridge(message)
+        if message["op"] == "leave":
+            self._bridge_leaves = True
             return
         if message["op"] == "copies":
             self._copier.handle(message, self._make_reply(message))

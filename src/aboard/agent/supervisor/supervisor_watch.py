@@ -34,9 +34,10 @@ class SupervisorWatch:
         if len(body) < EVENT_BYTES and body.startswith(b'{"event":') and ENDED in body:
             self.ended = True
 
-    def continue_stopped(self) -> list[str]:
-        """Continues what a signal has stopped, and returns what it was."""
-        return [name for name, pid in self._agents.items() if process_tree.continue_stopped(pid, self._started[name])]
+    def continue_stopped(self) -> None:
+        """Continues what a signal has stopped."""
+        for name, pid in self._agents.items():
+            process_tree.continue_stopped(pid, self._started[name])
 
     def is_alive(self, name: str) -> bool:
         pid = self._agents.get(name, 0)

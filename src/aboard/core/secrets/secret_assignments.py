@@ -95,6 +95,10 @@ _OPEN = re.compile(rb"(?:[bur]{0,2}|(?:pydantic\.)?secret(?:str|bytes|value)?\()
 _BARE = re.compile(
     rb"(?:[^\s\"'`,;&<>|(){}\[\]\\]|[,;&|()\[\]{}\\<>](?![\s\"'`,;)}\]<\\]|\Z|[\w.-]{1,32}[\"']?[ ]?[=:])){1,4096}"
 )
+# The rest of a quoted value that was wrapped, or is written as two texts.
+_WRAPPED = re.compile(
+    rb"[\"'`]?[ \t]{0,8}\\?\r?\n[ \t]{0,80}[\"'`]?(?P<rest>[\w+/=.~-]{4,1024})(?=\\{0,8}[\"'`](?![ \t]?[:=]))"
+)
 _ITEM = re.compile(rb"[\"'](?P<item>[^\"'\n]{1,1024})[\"']|(?P<bare>[\w-]{16,1024})|(?P<end>[\])}\n])")
 _SCHEME = re.compile(rb"(?:bearer|basic|token|negotiate|digest|apikey|key|aws4-hmac-sha256)[ \t]{1,4}")
 _FOR_WHOM = re.compile(
@@ -231,7 +235,11 @@ def _read_value(data: bytes, low: bytes, start: int, trust: NameStrength, sign: 
         line_end = data.find(b"\n", first, first + _LONGEST)
         limit = line_end if line_end >= 0 else min(len(data), first + _LONGEST)
         last = _find_closing(data, quote, first, limit)
-        yield first, last, _is_secret(data[first:last], trust, sign, quoted=True, follower=b"")
+        value, rest = data[first:last], _WRAPPED.match(data, last)
+        if rest is not None and _is_secret(value + rest["rest"], trust, sign, quoted=True, follower=b""):
+            yield first, rest.end(), True
+        else:
+            yield first, last, _is_secret(value, trust, sign, quoted=True, follower=b"")
     elif data[start : start + 1] in (b"[", b"("):
         for item in _ITEM.finditer(data, start + 1, min(len(data), start + _LONGEST)):
             if item["end"] is not None:

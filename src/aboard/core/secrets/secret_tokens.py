@@ -62,6 +62,7 @@ _HEX = re.compile(rb"[0-9a-f-]{16,}|[0-9A-F-]{16,}")
 _AWS_ID = re.compile(rb"(?:AKIA|ASIA|AROA|AIDA)[A-Z]{16}")
 # The id and the key as a table or a tuple has them.
 _AWS_PAIR = re.compile(rb"A[KS]IA[A-Z0-9]{16}[\s\"',:;|]{1,16}(?P<key>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])")
+_AZURE_SECRET = re.compile(rb"(?<![\w~.-])[\w~.-]{3}\dQ~[\w~.-]{31,34}(?![\w~.-])")
 # Where one of them can begin.
 _PREFIX_STARTS = re.compile(rb"(?:\A|[_-])(?=[a-zA-Z][a-zA-Z0-9_-])")
 _DOTTED_CLASS = _ALPHANUMERIC + b"._-"
@@ -112,6 +113,8 @@ def find_tokens(data: bytes, known: Collection[bytes] = ()) -> Iterator[tuple[in
     """
     for pair in _AWS_PAIR.finditer(data):
         yield *pair.span("key"), b""
+    if b"Q~" in data:
+        yield from ((*secret.span(), b"") for secret in _AZURE_SECRET.finditer(data))
     encoded_until = 0
     for start, end in _find_runs(data):
         if known and data[start:end] in known:

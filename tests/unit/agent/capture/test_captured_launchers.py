@@ -280,7 +280,7 @@ def test_a_stranger_is_refused_and_so_is_what_is_no_document(clean: list[Run], f
     shown = [
         "",
         '{"refused":"FrameError: a frame that is not an object: b\'[]\'"}',
-        '{"refused":"FrameError: no valid launcher (KeyError)"}',
+        '{"refused":"FrameError: no valid launcher: KeyError"}',
         "1",
     ]
     assert run.output("script").decode().splitlines() == shown
