@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any, cast
 
 import pytest
@@ -12,7 +14,14 @@ from node_checkpoints import HALVES, OUT, record, save, share
 
 from aboard.commands.sync.download import NodeDownload
 from aboard.commands.train.checkpoints.pass_parts import PartWish, pass_parts
+from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedCheckpoint, RecordedTraining
+from aboard.core.run.events import Event
+from aboard.core.run.run_state import Run
+from aboard.core.run.saved_markers import MARKERS, SavedMarker, choose_newest, format_markers, parse_markers
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import FileEntry
+from aboard.trainer.checkpoint.commit_marker import read_marker_hash
 
 pytestmark = pytest.mark.ci
 
@@ -73,3 +82,117 @@ def test_a_node_that_never_gets_further_is_not_waited_for(tmp_path: Path) -> Non
 
     with within(30):
         assert asyncio.run(asyncio.wait_for(main(), 60)) == {"n1": {files[0].name}}
+
+
+def vouch(folder: Path, *steps: int) -> tuple[SavedMarker, ...]:
+    """What the record of a run knows that saved these steps, the later one with the higher serial."""
+    names = [f"step-{step:06d}" for step in steps]
+    hashes = [read_marker_hash((folder / name / "manifest.json").read_bytes()) for name in names]
+    rows = enumerate(zip(names, hashes, strict=True), 1)
+    return choose_newest(SavedMarker(name=name, serial=serial, sha256=sha256) for serial, (name, sha256) in rows)
+
+
+def vouch_for(homes: Path, node: str, *steps: int) -> RecordedTraining:
+    return replace(record(), markers=vouch(homes / node / OUT, *steps))
+
+
+def poison(homes: Path, step: int = 999) -> None:
+    """One node offers a checkpoint with all ranks' parts, and a serial above all others."""
+    save(homes / "made", step, 999)
+    for folder in (homes / "made").glob(f"*/{OUT}/step-*"):
+        copytree(folder, homes / "n2" / OUT / folder.name, dirs_exist_ok=True)
+
+
+def test_a_poisoned_checkpoint_is_not_preferred_to_a_recorded_one(tmp_path: Path) -> None:
+    """One node offers step 999 with all ranks' parts; the run resumes from step 10, which its record knows."""
+    save(tmp_path, 10, 1)
+    recorded = vouch_for(tmp_path, "n1", 10)
+    poison(tmp_path)
+    done = share(tmp_path, HALVES, recorded=recorded)
+    assert done is not None
+    assert done.name == "step-000010"
+    anyway = f"to use it anyway: --set train.resume=~/{OUT}/step-000999"
+    assert done.notes == (f"not considered: step-000999: no record of a run vouches for it; {anyway}",)
+
+
+def test_a_poisoned_checkpoint_under_a_recorded_name_is_not_used(tmp_path: Path) -> None:
+    """The hash of the marker counts, not the name; and the order is the record's, not the markers' own."""
+    save(tmp_path, 10, 1)
+    save(tmp_path, 20, 2)
+    recorded = vouch_for(tmp_path, "n1", 10, 20)
+    poison(tmp_path, 10)
+    done = share(tmp_path, HALVES, recorded=recorded)
+    assert done is not None
+    assert done.name == "step-000020"
+
+
+def test_a_poisoned_checkpoint_takes_no_place_of_one_that_is_unreachable(tmp_path: Path) -> None:
+    """The resume stops and names the node that has the recorded one."""
+    save(tmp_path, 10, 1)
+    saved = RecordedCheckpoint(name="step-000010", serial=1, nodes={"rank-00000-000.safetensors": ("n1",)})
+    recorded = replace(record(saved), markers=vouch_for(tmp_path, "n1", 10).markers)
+    rmtree(tmp_path / "n2" / OUT / "step-000010")
+    poison(tmp_path)
+    with pytest.raises(AboardError, match="step-000010 was last on n1"):
+        share(tmp_path, {0: "n3", 1: "n2"}, off=["n1"], recorded=recorded)
+
+
+def test_without_a_record_the_newest_is_used_and_nobody_vouches_for_it(tmp_path: Path) -> None:
+    """After the records were pruned, or from another head; a name that the user types needs no record."""
+    save(tmp_path, 10, 1)
+    save(tmp_path, 20, 2)
+    done = share(tmp_path, HALVES, recorded=record())
+    assert done is not None
+    assert (done.name, done.notes) == ("step-000020", ("no record of a run vouches for step-000020",))
+    recorded = vouch_for(tmp_path, "n1", 10)
+    done = share(tmp_path, HALVES, recorded=recorded, resume=f"~/{OUT}/step-000020")
+    assert done is not None
+    assert (done.name, done.notes) == ("step-000020", ())
+
+
+def test_a_step_that_the_user_went_back_to_stays_the_newest(tmp_path: Path) -> None:
+    """Serials, not steps, decide among recorded checkpoints, too."""
+    for serial, step in enumerate((10, 20, 15), 1):
+        save(tmp_path, step, serial)
+    done = share(tmp_path, HALVES, recorded=vouch_for(tmp_path, "n1", 10, 20, 15))
+    assert done is not None
+    assert (done.name, done.notes) == ("step-000015", ())
+
+
+def test_only_rank_0_vouches_for_a_checkpoint() -> None:
+    """Other ranks, copies, and texts that are no hash or name count for nothing."""
+    data = {"checkpoint": Untrusted("step-000010"), "serial": 1, "files": (), "marker": "a" * 64}
+    good = Event(node="n1", at=1.0, kind="saved", rank=0, data=data)
+    run = Run.replay("r", [good])
+    assert [each.name for each in run.markers] == ["step-000010"]
+    assert parse_markers(format_markers(run.markers)) == run.markers
+    for changed in (
+        replace(good, rank=1),
+        replace(good, data={**data, "copied": True}),
+        replace(good, data={**data, "marker": "../x"}),
+        replace(good, data={**data, "checkpoint": Untrusted("../step-000010")}),
+    ):
+        assert Run.replay("r", [changed]).markers == ()
+
+
+@pytest.mark.xdist_group("torch_a")
+def test_ranks_on_a_shared_disk_prefer_what_the_head_vouches_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, the ranks choose: a checkpoint that appeared on the disk is left out, with a note, or has one."""
+    from saving import resumed, save as save_steps  # noqa: PLC0415 - imports torch
+
+    out = tmp_path / "out"
+    save_steps(out, 10)
+    markers = vouch(out, 10)
+    save_steps(out, 999)
+    monkeypatch.setenv(MARKERS, format_markers(markers))
+    step, notes = resumed(out)
+    assert step == 10
+    assert any(note.startswith("not considered: step-000999: no record of a run vouches for it") for note in notes)
+    monkeypatch.setenv(MARKERS, format_markers(()))
+    step, notes = resumed(out)
+    assert step == 999
+    assert any(note.startswith("no record of a run vouches for step-000999") for note in notes)
+    monkeypatch.setenv(MARKERS, format_markers(markers))
+    assert resumed(out, resume=str(out / "step-000999"))[0] == 999

@@ -62,6 +62,8 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "checkpoint": _decode_text,
         "serial": _decode_count,
         "files": make_decoder(Annotated[tuple[Annotated[Untrusted, MaxLength(200)], ...], MaxLength(500)], strict=True),
+        # The hash of its marker, which only rank 0 reports.
+        "marker": make_decoder(Annotated[str, Matching(r"[0-9a-f]{64}")], strict=True),
         # Whether the files came from another node.
         "copied": make_decoder(bool, strict=True),
     },

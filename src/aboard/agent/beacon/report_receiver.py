@@ -320,7 +320,8 @@ class BeaconReceiver:
         if beacon.saved <= SAVED_LIMIT:
             files = [str(name)[:SAVED_CHARS] for name in saved["files"][:SAVED_FILES]]
             name, serial = str(saved["checkpoint"])[:SAVED_CHARS], _parse_number(int(saved["serial"]))
-            self._emit("saved", wall=wall, child=child, checkpoint=name, serial=serial, files=files)
+            marker = {"marker": str(saved["marker"])[:SAVED_CHARS]} if "marker" in saved else {}
+            self._emit("saved", wall=wall, child=child, checkpoint=name, serial=serial, files=files, **marker)
             self.on_saved()
 
     def _raise(self, child: str, beacon: BeaconState, wall: float, raised: dict[str, str]) -> None:

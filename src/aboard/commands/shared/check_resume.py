@@ -2,13 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe
+from aboard.core.run.saved_markers import SavedMarker
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import NO_FIX, Finding, Shell, format_shell, join_fixes
 from aboard.diagnoses.untrusted import Untrusted
@@ -54,11 +55,11 @@ def build_resume_probe(training: Training) -> Probe[CheckpointManifests]:
     return build_checkpoints_probe(training.output_dir if training.resume == "auto" else training.resume)
 
 
-def find_resume(facts: Facts, training: Training) -> ResumeCheckpoint | None:
-    """The newest checkpoint of all nodes; None if there is none, or if `resume` is off."""
+def find_resume(facts: Facts, training: Training, markers: Sequence[SavedMarker]) -> ResumeCheckpoint | None:
+    """The newest checkpoint of all nodes, of those with these markers if there are any; None without one to resume."""
     if training.resume == "none":
         return None
-    newest_saved = find_newest_checkpoint(facts.of(build_resume_probe(training)))
+    newest_saved = find_newest_checkpoint(facts.of(build_resume_probe(training)), markers)
     if newest_saved is None:
         return None
     node, folder, content = newest_saved

@@ -14,7 +14,7 @@ from aboard.commands.sync.download import OnDownload
 from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.commands.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.commands.sync.trees.sync_sources import refuse_system_path
-from aboard.commands.train.checkpoints.recorded_checkpoints import read_recorded_training
+from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTraining, read_recorded_training
 from aboard.commands.train.checkpoints.share_checkpoint import (
     ShareProgress,
     ShareRequest,
@@ -155,10 +155,12 @@ def add_training(
         if not quiet:
             observer.report_upload(upload)
 
-    async def share_parts(plan: Plan, dialer: NodeDialer, training: Training) -> None:
+    async def read_recorded(training: Training) -> RecordedTraining:
         runs = Runs.of(os.environ).all()
         job = await asyncio.to_thread(read_allocation, os.environ)
-        recorded = await asyncio.to_thread(read_recorded_training, runs, training.output_dir, job)
+        return await asyncio.to_thread(read_recorded_training, runs, training.output_dir, job)
+
+    async def share_parts(plan: Plan, dialer: NodeDialer, training: Training, recorded: RecordedTraining) -> None:
         parts_cache = cache.with_name("checkpoints")
         request = ShareRequest(plan=plan, training=training, recorded=recorded, cache=parts_cache)
         progress = ShareProgress(receiving=observer.receiving, sending=observer.sending)
@@ -168,6 +170,7 @@ def add_training(
         inputs=inputs,
         command=spec.command,
         upload=upload_files,
+        read_recorded=read_recorded,
         share_checkpoint=share_parts,
         estimate_memory=estimate,
         environ=os.environ,

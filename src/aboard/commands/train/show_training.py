@@ -180,7 +180,7 @@ class PreparationReporter:
         for note in shared.notes:
             self.say("checkpoint", note)
         if shared.notes:
-            self.say("checkpoint", f"{shared.name} is the newest one that is complete")
+            self.say("checkpoint", f"{shared.name} is what the run resumes from")
         if shared.sent + shared.passed:
             nodes = format_count(len(shared.nodes), "node")
             passed = f", {format_size(shared.passed)} of it by other nodes" if shared.passed else ""

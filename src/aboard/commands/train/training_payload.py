@@ -12,6 +12,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 import aboard
 from aboard.commands.launch.conduct.checkpoint_copies import CopySettings
 from aboard.commands.shared.check_resume import build_resume_probe, find_resume, judge_resume
+from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTraining
 from aboard.commands.train.prepare_data import PreparedDataset
 from aboard.commands.train.tracker_inputs import add_tracker_inputs, list_tracker_variables, list_withheld_secrets
 from aboard.config.this_machine import abbreviate_home, locate_on_nodes
@@ -22,6 +23,7 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
+from aboard.core.run.saved_markers import MARKERS, SavedMarker, format_markers
 from aboard.core.slurm.job_nodes import NO_GPUS_OPTION
 from aboard.diagnoses import Finding, Shell
 from aboard.diagnoses.catalogue import list_declaring_files
@@ -51,8 +53,13 @@ ENV: Mapping[str, str] = MappingProxyType(
     {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 )
 
-ShareCheckpoint = Callable[[Plan, NodeDialer, Training], Awaitable[None]]
+ReadRecorded = Callable[[Training], Awaitable[RecordedTraining]]
+ShareCheckpoint = Callable[[Plan, NodeDialer, Training, RecordedTraining], Awaitable[None]]
 EstimateMemory = Callable[[Training, Mapping[str, int], int | None, bool], Awaitable[RankMemoryNeeds | None]]
+
+
+async def _read_nothing(_training: Training) -> RecordedTraining:
+    return RecordedTraining(plans=(), checkpoints={})
 
 
 class UploadInputs(Protocol):
@@ -117,6 +124,8 @@ class TrainingPayload:
     command: Shell
     upload: UploadInputs
     estimate_memory: EstimateMemory
+    # What this head's records say of the output directory.
+    read_recorded: ReadRecorded = _read_nothing
     share_checkpoint: ShareCheckpoint | None = None
     # The environment and directory of the user's shell, and the variables of `--env`.
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -143,7 +152,8 @@ class TrainingPayload:
         training = self.inputs.training(bf16=bf16)
         if device == "auto" and _has_gpus(plan, facts, cards):
             training = replace(training, device="cuda")
-        refused = self._resume(plan, facts, training)
+        markers = (await self.read_recorded(training)).markers
+        refused = self._resume(plan, facts, training, markers)
         if refused:
             return plan, refused
         withheld = list_withheld_secrets(training, plan, self.environ, self.typed)
@@ -169,10 +179,11 @@ class TrainingPayload:
         self.on_settled(preflight, findings)
         plan = bind_directories(plan, training.list_directories())
         plan = add_tracker_inputs(plan, preflight, preflight.tracker_variables or {}, self.here)
-        return add_rank_env(plan, {TRAINING: json.dumps(asdict(training))}), findings
+        env = {TRAINING: json.dumps(asdict(training)), MARKERS: format_markers(markers)}
+        return add_rank_env(plan, env), findings
 
-    def _resume(self, plan: Plan, facts: Facts, training: Training) -> list[Finding]:
-        resume = find_resume(facts, training)
+    def _resume(self, plan: Plan, facts: Facts, training: Training, markers: Sequence[SavedMarker]) -> list[Finding]:
+        resume = find_resume(facts, training, markers)
         if resume is None:
             return []
         findings = judge_resume(
@@ -199,7 +210,7 @@ class TrainingPayload:
         if resume:
             training = replace(training, resume="auto")
         if self.share_checkpoint is not None and training.resume != "none":
-            await self.share_checkpoint(plan, dialer, training)
+            await self.share_checkpoint(plan, dialer, training, await self.read_recorded(training))
 
     async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
         await self.upload([node], dialer, self.inputs.folders, quiet=True)

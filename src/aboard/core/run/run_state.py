@@ -10,6 +10,7 @@ from aboard.core.decoding import Lines, MaxLength
 from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.run_ledger import REPEATED, RunLedger
+from aboard.core.run.saved_markers import SavedMarker, choose_newest, find_saved_marker
 from aboard.core.run.training_metrics import LossCurve
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_lines
@@ -284,6 +285,8 @@ class Run:
     # The serials of the last two checkpoints that ranks saved, and of the last one that a node has the copies of.
     saved: tuple[int, ...] = ()
     copied: dict[str, int] = field(default_factory=dict)
+    # The newest checkpoints that rank 0 saved, with the hashes of their markers.
+    markers: tuple[SavedMarker, ...] = ()
     # Why messages or metrics of the run don't arrive, by receiver.
     unsent: dict[str, str] = field(default_factory=dict)
     # What nodes sent beyond the space that the record has for them: counts by kind.
@@ -450,8 +453,11 @@ class Run:
         elif event.data.get("copied"):
             self.uncopied.pop(event.node, None)
             self.copied[event.node] = event.data.get("serial", 0)
-        elif (serial := event.data.get("serial", 0)) not in self.saved:
-            self.saved = (*self.saved[-1:], serial)
+        else:
+            if (serial := event.data.get("serial", 0)) not in self.saved:
+                self.saved = (*self.saved[-1:], serial)
+            if (marker := find_saved_marker(event)) is not None:
+                self.markers = choose_newest((marker, *self.markers))
 
     def _apply_nested(self, event: Event) -> None:
         """Counts only before the run's own group exists: later, a rank may well start another job and wait for it."""

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
@@ -29,6 +30,8 @@ class CheckpointListing:
 
     good: Mapping[str, int]
     skipped: Mapping[str, str]
+    # The hashes of the intact markers.
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
 
 def list_published(folder: Path) -> list[Path]:
@@ -46,12 +49,14 @@ def list_checkpoints(folder: Path, names: Iterable[str] | None = None) -> Checkp
     """All checkpoints of a folder, or some by name."""
     good: dict[str, int] = {}
     skipped: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for name in [path.name for path in _list_steps(folder)] if names is None else names:
         try:
-            good[name] = commit_marker.parse_serial(_read_marker_bytes(folder / name))
+            text = _read_marker_bytes(folder / name)
+            good[name], hashes[name] = commit_marker.parse_serial(text), commit_marker.read_marker_hash(text)
         except MarkerError as error:
             skipped[name] = str(error)
-    return CheckpointListing(good=good, skipped=skipped)
+    return CheckpointListing(good=good, skipped=skipped, hashes=hashes)
 
 
 def read_marker(path: Path) -> CommitMarker:

@@ -29,6 +29,7 @@ from aboard.trainer.metrics.head_beacon import send_saved
 
 # One hashes while the other waits for the disk.
 _WRITERS = 2
+_MOST_SERIAL = 10**12
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,9 +74,11 @@ class CheckpointWriter:
             self._drop(path)
             raise
         about = {"serial": serial, "step": state.step, **state.about}
-        self._group.run_collectively(lambda: self._publish(path, about, state.tensors, [line for line, _ in files]))
+        lines = [line for line, _ in files]
+        markers = self._group.run_collectively(lambda: {"hash": self._publish(path, about, state.tensors, lines)})
         self.published, self.newest = state.step, (path, monotonic() - began)
-        send_saved(name, serial, [draft.name for draft in drafts])
+        marker = markers[0]["hash"] if self._group.rank == 0 else ""
+        send_saved(name, serial, [draft.name for draft in drafts], marker=marker)
         size_text = format_size(sum(count for _, count in files))
         notes.append(f"saved step {state.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")
         return notes + self._retain(name, state.about)
@@ -87,7 +90,9 @@ class CheckpointWriter:
         def copy_and_list() -> dict[str, Any]:
             drafts.extend(state.copy())
             taken = [path.name for path in list_published(self._folder)] if self._group.leads else []
-            serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._group.leads else 0
+            good = list_checkpoints(self._folder).good.values() if self._group.leads else ()
+            # A crafted marker must not leave us without a higher one that can be written.
+            serial = max((each for each in good if each < _MOST_SERIAL), default=0)
             uncopied = list_uncopied(self._folder, taken)
             return {"step": state.step, "taken": taken, "serial": serial, "uncopied": uncopied}
 
@@ -126,13 +131,16 @@ class CheckpointWriter:
 
         return [(line, size) for report in group.run_collectively(write) for line, size in report["files"]]
 
-    def _publish(self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]) -> None:
+    def _publish(self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]) -> str:
+        """Returns the hash of the marker, on the leader of a disk."""
         if self._group.leads:
             if self._copies:
                 self._plan_copies(path, about["serial"], lines)
             # The checkpoint doesn't exist before this, and is complete after it.
             marker = commit_marker.format_marker(about, tensors, lines)
             write_atomically(path / commit_marker.NAME, marker, sync=True)
+            return commit_marker.read_marker_hash(marker)
+        return ""
 
     def _plan_copies(self, path: Path, serial: int, lines: Sequence[str]) -> None:
         """Leaves on this disk what its copier is to fetch from another one."""

@@ -18,6 +18,8 @@ FORMAT = "aboard-checkpoint"
 VERSION = 1
 _SERIAL = re.compile(rb'^"serial":(\d{1,18}),$', re.MULTILINE)
 
+_HASH = slice(len('{"sha256":"'), len('{"sha256":"') + 64)
+
 # The start of a slice in its whole tensor and its extent, per dimension.
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -135,6 +137,11 @@ def parse_marker_head(content: Mapping[str, Any]) -> CommitMarker:
     if type(marker.progress.get("index")) is not int:
         raise MarkerError("a field has the wrong type")
     return marker
+
+
+def read_marker_hash(text: str | bytes) -> str:
+    """The hash in the first line of a marker, which covers all others."""
+    return text[_HASH].decode() if isinstance(text, bytes) else text[_HASH]
 
 
 def parse_serial(text: bytes) -> int:

@@ -1,6 +1,7 @@
 """Checkpoints of a run: saved in the background, published when complete, found and verified at resume."""
 
 import json
+import os
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from aboard.core.plan.training_settings import Training
+from aboard.core.run.saved_markers import MARKERS, parse_markers
 from aboard.trainer.checkpoint.background_save import BackgroundSave, CopyBarrier, TimeBooking
 from aboard.trainer.checkpoint.checkpoint_copies import measure_copying
 from aboard.trainer.checkpoint.checkpoint_folder import FolderLock
@@ -135,6 +137,7 @@ class CheckpointManager:
             optimizer,
             lambda: self._present(engine.module),
             copies=self._copies,
+            markers=None if MARKERS not in os.environ else parse_markers(os.environ[MARKERS]),
         )
         self.notes = outcome.notes
         self._writer.broken |= outcome.broken

@@ -1,7 +1,7 @@
 """Chooses the checkpoint to resume from: the newest that verifies on every disk, agreed by all ranks."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from aboard.core.run.saved_markers import SavedMarker, describe_unknown
 from aboard.diagnoses import AboardError
 from aboard.durable_files import write_atomically
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
@@ -43,6 +44,8 @@ class _Offer:
 
     name: str
     serial: int
+    # The hash in the first line of its marker.
+    sha256: str
     ranks: tuple[int, ...]
 
 
@@ -54,14 +57,18 @@ def resume_checkpoint(
     now: Callable[[], RunSettings],
     *,
     copies: bool = False,
+    markers: Sequence[SavedMarker] | None = None,
 ) -> ResumeResult:
-    """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result."""
+    """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result.
+
+    `auto` prefers the checkpoints with these `markers`, which a record vouches for, whatever others say of themselves.
+    """
     result = ResumeResult()
     if how == "none":
         return result
     folder = group.folder if how == "auto" else Path(how).absolute().parent
     names = None if how == "auto" else [Path(how).name]
-    offers = _list_offers(group, folder, names, result)
+    offers = _list_offers(group, folder, names, result, (markers or ()) if how == "auto" else ())
     elsewhere: AboardError | None = None
     for offer in offers:
         saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(group, folder, offer))
@@ -80,8 +87,9 @@ def resume_checkpoint(
             if copies:
                 group.run_collectively(partial(_renew_copies, group, saved, offer))
             if group.leads:
-                send_saved(offer.name, offer.serial, saved.here)
+                send_saved(offer.name, offer.serial, saved.here, marker=offer.sha256 if group.rank == 0 else "")
             result.notes.append(f"resumed from {saved.folder}, step {saved.marker.step}")
+            result.notes += _list_doubts(offer, markers if how == "auto" else None)
             result.notes += [f"changed since the checkpoint: {each}" for each in changed]
             return result
         result.broken.add(offer.name)
@@ -95,6 +103,12 @@ def resume_checkpoint(
     return result
 
 
+def _list_doubts(offer: _Offer, markers: Sequence[SavedMarker] | None) -> list[str]:
+    if markers is None or any((each.name, each.sha256) == (offer.name, offer.sha256) for each in markers):
+        return []
+    return [f"no record of a run vouches for {offer.name}: it is the newest by what its own marker says"]
+
+
 def _renew_copies(group: CheckpointRanks, saved: SavedCheckpoint, offer: _Offer) -> None:
     """A node that has taken the place of another gets the copies that were there, too."""
     same = {file.disk for file in saved.marker.files} == set(group.disks.leaders)
@@ -102,23 +116,42 @@ def _renew_copies(group: CheckpointRanks, saved: SavedCheckpoint, offer: _Offer)
         write_copy_record(saved.folder, offer.serial, group.rank, saved.marker.files)
 
 
-def _list_offers(group: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult) -> list[_Offer]:
-    """The newest first; one disk may have what another lacks, since markers are written after all files."""
+def _list_offers(
+    group: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult, markers: Sequence[SavedMarker]
+) -> list[_Offer]:
+    """The newest first; one disk may have what another lacks, since markers are written after all files.
+
+    If a record vouches for one of them, the others are left out: one node can offer whatever it likes, and on a shared
+    disk to all ranks.
+    """
 
     def list_local() -> dict[str, Any]:
         listing = list_checkpoints(folder, names) if group.leads else CheckpointListing(good={}, skipped={})
         torn = [name for name in listing.skipped if (folder / name / commit_marker.NAME).exists()]
-        return {"good": listing.good, "skipped": listing.skipped, "torn": torn}
+        good = {name: [serial, listing.hashes[name]] for name, serial in listing.good.items()}
+        return {"good": good, "skipped": listing.skipped, "torn": torn}
 
     reports = group.run_collectively(list_local)
-    serials: dict[str, int] = {}
+    found: dict[tuple[str, str], int] = {}
     for report in reports:
-        serials |= report["good"]
+        found |= {(name, sha256): serial for name, (serial, sha256) in report["good"].items()}
+    serials = {name for name, _sha256 in found}
     skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
     result.notes += [f"skipped {name}: {why}" for name, why in skipped.items()]
     result.broken |= {name for report in reports for name in report["torn"] if name not in serials}
-    ranks = {name: tuple(rank for rank, report in enumerate(reports) if name in report["good"]) for name in serials}
-    offers = (_Offer(name=name, serial=serial, ranks=ranks[name]) for name, serial in serials.items())
+    known = {key: each.serial for each in markers if (key := (each.name, each.sha256)) in found}
+    unknown = sorted({name for name, _sha256 in found.keys() - known.keys()})
+    if known and unknown:
+        result.notes.append(describe_unknown(unknown, folder))
+    offers = [
+        _Offer(
+            name=name,
+            serial=serial,
+            sha256=sha256,
+            ranks=tuple(rank for rank, report in enumerate(reports) if report["good"].get(name, (0, ""))[1] == sha256),
+        )
+        for (name, sha256), serial in (known or found).items()
+    ]
     return sorted(offers, key=lambda offer: (offer.serial, offer.name), reverse=True)
 
 
@@ -134,6 +167,8 @@ def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
     group.run_collectively(fetch)
     text = group.exchange.broadcast(own[0] if own else None, source=source)
     found = commit_marker.parse_marker(text)
+    if commit_marker.read_marker_hash(text) != offer.sha256:
+        raise commit_marker.MarkerError(f"{path / commit_marker.NAME} was changed while it was read")
 
     def complete_marker() -> None:
         if group.leads and group.rank not in offer.ranks and SavedCheckpoint(folder=path, marker=found).here:

@@ -1,10 +1,11 @@
 """The checkpoints that a training could resume from, read from their manifests before any rank starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aboard.core.decoding import parse_json
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
+from aboard.core.run.saved_markers import SavedMarker
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.shared.answer_text import require_output
 
@@ -42,11 +43,17 @@ def parse_checkpoints(answer: ProbeAnswer) -> CheckpointManifests:
 
 
 def find_newest_checkpoint(
-    answers: Mapping[str, CheckpointManifests],
+    answers: Mapping[str, CheckpointManifests], markers: Sequence[SavedMarker] = ()
 ) -> tuple[str, Untrusted, Mapping[str, Any]] | None:
-    """The node, the directory and the manifest of the checkpoint that was saved last."""
+    """The node, the directory and the manifest of the checkpoint that was saved last, as a resume would choose it."""
+    known = {(each.name, each.sha256): each.serial for each in markers}
     every = [(node, path, manifest) for node, manifests in answers.items() for path, manifest in manifests.items()]
-    return max(every, key=lambda each: (each[2]["serial"], each[1]), default=None)
+
+    def rank(path: Untrusted, manifest: Mapping[str, Any]) -> tuple[int, int, Untrusted]:
+        key = (path.raw().rpartition("/")[2], str(manifest.get("sha256")))
+        return known.get(key, -1), manifest["serial"], path
+
+    return max(every, key=lambda each: rank(each[1], each[2]), default=None)
 
 
 def _parse_manifest(head: str) -> dict[str, Any] | None:

@@ -33,13 +33,17 @@ def send_line(line: Mapping[str, Any]) -> None:
             beacon.tell(f'"logged":{json.dumps(line)}')
 
 
-def send_saved(checkpoint: str, serial: int, files: Iterable[str]) -> None:
-    """Reports which files of a checkpoint are on this node; callable from any thread, and never raises."""
+def send_saved(checkpoint: str, serial: int, files: Iterable[str], *, marker: str = "") -> None:
+    """Reports which files of a checkpoint are on this node; callable from any thread, and never raises.
+
+    `marker` is the hash of the checkpoint's marker, by which the head's record knows it again; rank 0 reports it.
+    """
     names = list(files)
     if (beacon := _get_beacon()) is not None:
         with suppress(Exception):
-            for start in range(0, len(names), _FILES_AT_ONCE):
-                saved = {"checkpoint": checkpoint, "serial": serial, "files": names[start : start + _FILES_AT_ONCE]}
+            for start in range(0, len(names) or bool(marker), _FILES_AT_ONCE):
+                saved: dict[str, Any] = {"checkpoint": checkpoint, "serial": serial}
+                saved |= {"files": names[start : start + _FILES_AT_ONCE], **({"marker": marker} if marker else {})}
                 beacon.answer(f'"saved":{json.dumps(saved)}')
 
 

@@ -24,6 +24,7 @@ from aboard.core.run.recovery.failure_classes import FailureClass, classify_fail
 from aboard.core.run.recovery.lost_nodes import LOST_SECONDS
 from aboard.core.run.recovery.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_state import Run
+from aboard.core.run.saved_markers import MARKERS, format_markers, parse_markers
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.classify_end import classify_end
@@ -260,7 +261,11 @@ class Conductor:
         plan = await recovery.prepare(decision, active, resume=resume, on_change=on_change)
         if alive := await self._sessions.old_supervisors.wait_ended([part.node.name for part in plan.parts], longest):
             raise RecoveryFailed(f"the ranks of the last attempt on {fold_names(alive)} don't end")
-        return add_rank_env(plan, {"TORCHELASTIC_RESTART_COUNT": str(recovery.restarts)})
+        env = {"TORCHELASTIC_RESTART_COUNT": str(recovery.restarts)}
+        given = next((start.env.get(MARKERS) for _node, start in plan.starts()), None)
+        if given is not None:
+            env[MARKERS] = format_markers((*self.run.markers, *parse_markers(given)))
+        return add_rank_env(plan, env)
 
     async def _await_settled(self) -> None:
         """Waits until nodes that are silent are back, are lost, or can be reached by others."""

@@ -42,10 +42,12 @@ class NodeMessages:
         self._stopped_since: dict[tuple[str, str], float] = {}
         self._lateness = LatenessMeter()
         self._window_ends = 0.0
+        self._first_node = ""
 
     def expect(self, plan: Plan) -> None:
         """From here on, messages are about the ranks of this plan."""
         self.ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
+        self._first_node = next((node for node, _start in plan.starts()), "")
 
     def forget(self) -> None:
         """Forgets what ranks printed, and which are stopped."""
@@ -57,6 +59,9 @@ class NodeMessages:
 
     def take(self, event: Event) -> None:
         event = replace(event, rank=self.ranks.get(event.child))
+        if "marker" in event.data and event.node != self._first_node:
+            # By this hash, the record vouches for a checkpoint.
+            event = replace(event, data={name: value for name, value in event.data.items() if name != "marker"})
         self._run.apply(event)
         # A flood must not go to the screen, or to the log of a detached run, either.
         if self._record.event(event):

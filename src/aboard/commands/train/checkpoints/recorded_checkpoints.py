@@ -9,6 +9,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.decoding import Matching, MaxLength, try_decode
 from aboard.core.plan.plan import Plan
 from aboard.core.run.events import Event
+from aboard.core.run.saved_markers import SavedMarker, choose_newest, find_saved_marker
 from aboard.core.slurm.allocation import SlurmAllocation
 from aboard.core.slurm.job_nodes import reassign_recorded_nodes
 from aboard.diagnoses.untrusted import Untrusted
@@ -36,10 +37,11 @@ class RecordedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTraining:
-    """The runs that saved into one directory, the newest first; `checkpoints` by name."""
+    """The runs that saved into one directory, the newest first; `checkpoints` by name; what they vouch for."""
 
     plans: tuple[Plan, ...]
     checkpoints: dict[str, RecordedCheckpoint]
+    markers: tuple[SavedMarker, ...] = ()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -72,6 +74,7 @@ def read_recorded_training(
     """
     plans: list[Plan] = []
     checkpoints: dict[str, RecordedCheckpoint] = {}
+    markers: list[SavedMarker] = []
     for run in runs:
         document = read_document(run.plan)
         training = read_training(document)
@@ -80,9 +83,11 @@ def read_recorded_training(
         plan = parse_recorded_plan(document, run.id)
         if plan is not None:
             plans.append(_reassign_nodes(plan, allocation))
-        for name, found in collect_saved_parts(read_events(run.events)).items():
+        saved = [event for event in read_events(run.events) if event.kind == SAVED]
+        markers += [marker for event in reversed(saved) if (marker := find_saved_marker(event)) is not None]
+        for name, found in collect_saved_parts(saved).items():
             checkpoints.setdefault(name, found)
-    return RecordedTraining(plans=tuple(plans), checkpoints=checkpoints)
+    return RecordedTraining(plans=tuple(plans), checkpoints=checkpoints, markers=choose_newest(markers))
 
 
 def _reassign_nodes(plan: Plan, allocation: SlurmAllocation | None) -> Plan:

@@ -17,6 +17,7 @@ from aboard.core.cluster.file_sync import OnProgress
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
+from aboard.core.run.saved_markers import describe_unknown
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import AboardError
 from aboard.durable_files import FileEntry
@@ -124,18 +125,35 @@ class _Sharing:
         while True:
             self.notes.clear()
             offers = [offer for offer in self._survey.list_offers() if self._request.name in (None, offer.name)]
-            newest = self._request.recorded.newest
-            behind = newest is not None and newest.serial > max((offer.serial for offer in offers), default=0)
-            choice = await self._find_complete(offers)
+            newest, markers = self._request.recorded.newest, self._request.recorded.markers
+            known = self._select_known(offers)
+            # What nobody vouches for must not stop the search for what a record knows.
+            seen = known if markers and self._request.name is None else offers
+            behind = newest is not None and newest.serial > max((offer.serial for offer in seen), default=0)
+            choice = await self._find_complete(known or offers)
             if self._asked_all or (choice is not None and not self.notes and not behind) or not (offers or behind):
                 break
             self._asked_all = True
             await self._survey.ask(self._request.recorded.nodes)
         if choice is None or behind:
-            self._note_unreachable()
+            is_lost = self._note_unreachable()
+            if is_lost and markers and not known and self._request.name is None:
+                # A checkpoint that no record knows must not take the place of one that can't be reached.
+                raise self._build_error()
+        unknown = sorted({offer.name for offer in offers if offer not in known})
+        if known and unknown:
+            self.notes.append(describe_unknown(unknown, self._request.folder))
+        elif choice is not None and not known and self._request.name is None:
+            self.notes.append(f"no record of a run vouches for {choice.offer.name}")
         if choice is None and self.notes:
             raise self._build_error()
         return choice
+
+    def _select_known(self, offers: Sequence[CheckpointOffer]) -> list[CheckpointOffer]:
+        """Those that a record vouches for, if the resume is automatic, the newest by the record first."""
+        by_key = {(offer.name, offer.key): offer for offer in offers if self._request.name is None}
+        keys = [(each.name, each.sha256) for each in self._request.recorded.markers]
+        return [by_key[key] for key in keys if key in by_key]
 
     async def fetch(self, choice: _Choice) -> dict[str, tuple[str, ...]] | None:
         """Fetches what nodes lack to this machine; returns the names of those files by node, the marker last.
@@ -218,14 +236,15 @@ class _Sharing:
         ]
         self.notes.append(f"{offer.name} is not complete: it needs {describe_parts(parts)}")
 
-    def _note_unreachable(self) -> None:
-        """A newer checkpoint is in the record, and nodes that had it don't answer."""
+    def _note_unreachable(self) -> bool:
+        """Whether a newer checkpoint is in the record, and nodes that had it don't answer."""
         newest = self._request.recorded.newest
         nodes = set() if newest is None else {node for nodes in newest.nodes.values() for node in nodes}
         gone = sorted(nodes & self._survey.unreachable.keys())
         if newest is not None and gone:
             why = "; ".join(self._survey.unreachable[node].seen for node in gone)
             self.notes.append(f"{newest.name} was last on {format_list(gone)}: {why}")
+        return bool(gone)
 
     def _build_error(self) -> AboardError:
         gone = [*self._survey.unreachable] or [*self._request.ranks.values()]
