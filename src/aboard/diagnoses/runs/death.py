@@ -146,6 +146,13 @@ KILLED = Diagnosis(
     },
     patterns=(
         end(
+            r"noticed that process rank (?P<rank>\d+) .{0,40}on node (?P<node>[\w.-]+) exited on"
+            r" signal (?P<signal>\d+)",
+            "mpirun reports how the rank ended, but not why.",
+            fix="slurm",
+            weight=2,
+        ),
+        end(
             r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: (?P<signal>Killed|Segmentation fault"
             r"|Aborted|Illegal instruction|Terminated)",
             "Slurm reports how the task ended, but not why.",

@@ -159,10 +159,12 @@ def _is_echo(trouble: Trouble, echoes: Iterable[Sighting]) -> bool:
 
 
 def _explain_repeated_warnings(log: ScannedLog) -> Iterator[Finding]:
-    """Warnings of a lost peer that repeat up to the end of a log without progress."""
+    """Warnings of a lost peer that repeat, or that are the end of a log without progress."""
     if log.closed or log.moving:
         return
-    lasting = [each for each in log.sightings if each.mild and each.count >= _REPEATED]
+    lasting = [
+        each for each in log.sightings if each.mild and (each.count >= _REPEATED or each.line > log.lines - _REPEATED)
+    ]
     lost = find_lost_peer(_filter_by_role(lasting, PatternRole.ECHO))
     if lost is not None:
         yield lost
@@ -224,6 +226,8 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
     fast = sorted(host for network, hosts in took.items() if network != _SOCKET for host in hosts)
     with_hcas = [host for host in slow if host in hcas]
     named = [host for host in slow if host not in fast] if fast else with_hcas
+    if slow and not named and (len(slow) > 1 or log.nodes > 1):
+        yield _describe_sockets(log, slow)
     if named:
         present = hcas.get(named[0], ())[:4]
         reason = (
@@ -249,6 +253,22 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
             why="Nodes that load different versions of NCCL often can't talk to each other.",
             fix=software.NCCL.fix("paths"),
         )
+
+
+def _describe_sockets(log: NcclLogSummary, slow: list[str]) -> Finding:
+    """Sockets on all nodes alike: a warning only if the log has a sign that there is a fabric."""
+    ranks = [each for each in log.ranks.values() if each.network == _SOCKET]
+    sign = next((each.fabric for each in ranks if each.fabric), "")
+    interfaces = sorted({each.interface for each in ranks if each.interface})
+    over = f" over {', '.join(interfaces[:4])}" if interfaces else ""
+    return collective.SOCKETS.finding(
+        severity=Severity.WARN if sign else Severity.INFO,
+        nodes=tuple(slow),
+        seen=f"NCCL uses TCP sockets on all nodes of the log{over}" + (f" although it says: {sign}" if sign else ""),
+        why="TCP sockets have about a tenth of a fabric's bandwidth."
+        + ("" if sign else " Without InfiniBand, RoCE or EFA in the nodes, this is as it should be."),
+        fix=collective.SOCKETS.fix("log", where=format_shell("{names}", names=fold_names(slow))),
+    )
 
 
 def find_incomplete_init(log: ScannedLog) -> Finding | None:

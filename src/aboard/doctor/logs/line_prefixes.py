@@ -20,6 +20,8 @@ _PREFIXES = (
     re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?"),
     # Pasted into a mail or an issue.
     re.compile(r"> (?=\S)"),
+    # Ray: the actor or task, its process, and its node if that is another one.
+    re.compile(r"\((?:[\w.]{1,80} )?pid=(?P<pid>\d{1,18})(?:, ip=(?P<node>[\d.]{7,15}))?(?:, [\w=]{1,80})?\) "),
     # kubectl logs --prefix.
     re.compile(r"\[pod/[^\]]{1,200}\] "),
     # torchrun --tee, and torch itself from 2.2 on: [default0]:, [trainer3]:, [rank3]:.

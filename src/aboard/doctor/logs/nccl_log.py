@@ -32,6 +32,12 @@ _WORK = re.compile(
 _LAST = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
 )
+# A setting that chooses adapters or switches them off, or a plugin for one.
+_FABRIC = re.compile(
+    r"NCCL_IB_DISABLE set (?:by environment )?to 1|NCCL_IB_HCA set (?:by environment )?to \S+|NET/OFI .{0,80}"
+    r"|NCCL_NET set (?:by environment )?to (?!Socket)\S+"
+)
+_NODES = re.compile(r"\bnNodes (\d{1,6})")
 MOST_RANKS = 100_000
 
 
@@ -58,6 +64,8 @@ class NcclRank:
     address: str = ""
     network: str = ""
     hcas: tuple[str, ...] = ()
+    # What the log says that only a node with a fabric would say.
+    fabric: str = ""
     started: bool = False
     completed: bool = False
     aborted: bool = False
@@ -91,6 +99,7 @@ class NcclLogSummary:
     """The summary of all lines; bounded by the number of ranks."""
 
     ranks: dict[tuple[str, int], NcclRank] = field(default_factory=dict)
+    nodes: int = 1
     works: dict[int, NcclWork] = field(default_factory=dict)
     last: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -102,6 +111,8 @@ class NcclLogSummary:
                 return
             known = self.ranks[line.host, line.pid] = NcclRank(host=line.host, pid=line.pid)
         _update_rank(known, line.text)
+        if found := _NODES.search(line.text):
+            self.nodes = max(self.nodes, int(found[1]))
 
     def add_watchdog_line(self, rank: int, text: str) -> None:
         """Adds a line of torch's watchdog for a rank; of several groups, the first work that timed out counts."""
@@ -193,6 +204,8 @@ def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[
 def _update_rank(known: NcclRank, text: str) -> None:
     if found := _VERSION.search(text):
         known.version = found[1]
+    if found := _FABRIC.search(text):
+        known.fabric = known.fabric or found[0].rstrip(". ")
     if found := _BOOTSTRAP.search(text):
         known.interface, known.address = found[1], found[2]
     elif found := _NETWORK.search(text):

@@ -42,7 +42,8 @@ _WRAPPER = re.compile(
     r"child \d+ failed with error|failed to import docker image|printing contents of log file|spank|required plugin"
     r"|write to unblock task|CalledProcessError|ChildFailedError|RayTaskError|non-zero exit status|SignalException"
     r"|CheckpointException|NCCL INFO .* -> \d|error in: /|\bmake(?:\[\d+\])?: \*\*\*|error_file: |Root Cause"
-    r"|Failed to execute operation|unhandled (?:system|cuda) error|couldn't start container|Traceback \(most recent"
+    r"|\[INFO\]|couldn't start container|signal dumping|Stack trace of the failed collective not found"
+    r"|Failed to execute operation|unhandled (?:system|cuda) error|Traceback \(most recent"
 )
 # Messages with such words in runs that are well; Python prints the second after the program's own end.
 _HARMLESS = re.compile(

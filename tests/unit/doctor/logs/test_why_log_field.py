@@ -1,8 +1,11 @@
 """Messages as people report them, rewritten: each has the address of a report, and what a right answer names."""
 
+import subprocess
+import sys
+
 import pytest
 
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, Severity
 from aboard.doctor.logs.judge_log import judge_log
 from aboard.doctor.logs.log_scanner import LogScanner
 
@@ -83,6 +86,23 @@ WAITING = "\n".join(
         ("pt_main[7]: segfault at 7f ip 00 sp 00 error 4 in libnccl.so.2[7f+d3]", "log-unknown", "libnccl"),
         ("6,397,22,-;nvidia-peermem cb:127 ERROR detected invalid context", "log-unknown", "invalid context"),
         ("[ERROR] failed to configure all the GPUs or NVSwitches", "log-unknown", "NVSwitches"),
+        # https://github.com/NVIDIA/pyxis/issues/61
+        (
+            ("slurmstepd: error: pyxis: container start failed with error code: 1\n"
+            "slurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/zsh: No such file or directory"),
+            "container-not-started",
+            "enroot-switchroot: failed to execute: /bin/zsh",
+        ),
+        # https://github.com/NVIDIA/nccl/issues/1185
+        (
+            ("g1:3:5 [2] i.cc:5 NCCL WARN UDS: Binding to socket /tmp/nccl-2 failed : Address already in use (98)\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error."),
+            "log-nccl-system",
+            "UDS: Binding to socket /tmp/nccl-2",
+        ),
+        # https://github.com/open-mpi/ompi/issues/4338
+        ("PMI2_Init failed to intialize.  Return code: 1", "log-unknown", "PMI2_Init"),
+        ("mpirun noticed that process rank 3 on node cn7 exited on signal 9 (Killed).", "run-killed", "rank 3"),
         # https://github.com/sgl-project/sglang/issues/7888
         ("ibv_modify_qp failed\nibrc.cpp:7: non-zero status: 7", "log-unknown", "ibv_modify_qp"),
     ],
@@ -92,3 +112,37 @@ def test_a_report_from_the_field_gets_its_cause(text: str, code: str, named: str
     first = told(text)[0]
     assert first.code == code
     assert named in first.seen
+
+
+SOCKETS = "\n".join(
+    f"g{node}:{node}:9 [0] NCCL INFO {text}"
+    for node in (1, 2)
+    for text in (
+        "Bootstrap : Using eth0:10.0.0.1<0>",
+        "Using network Socket",
+        f"comm 0x1 rank {node - 1} nranks 2 cudaDev 0 - Init COMPLETE",
+    )
+)
+
+
+def test_sockets_on_all_nodes_alike_are_a_warning_only_where_a_fabric_shows() -> None:
+    """Ethernet alone is as it should be; a switched-off adapter is not. See https://github.com/NVIDIA/nccl/issues/952."""
+    (plain,) = told(SOCKETS)
+    assert (plain.code, plain.severity, plain.nodes) == ("collective-sockets", Severity.INFO, ("g1", "g2"))
+    (excluded,) = told(f"g1:1:9 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n{SOCKETS}")
+    assert excluded.severity is Severity.WARN
+    assert "NCCL_IB_DISABLE" in excluded.seen
+
+
+def test_the_judge_of_logs_needs_only_the_standard_library() -> None:
+    """It imports nothing that is installed, so it can run wherever Python does, in a browser, too."""
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import aboard.doctor.logs.judge_log, aboard.doctor.logs.log_scanner\n"
+        "from aboard.diagnoses.catalogue import all_diagnoses\n"
+        "all_diagnoses()\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*sorted(new - set(sys.stdlib_module_names) - {'aboard'}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == ""
