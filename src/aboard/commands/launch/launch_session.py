@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from random import SystemRandom
+from time import time
 from typing import TYPE_CHECKING, Any, Self
 
 from aboard.commands.check.check_cluster import CheckReport
@@ -25,6 +26,7 @@ from aboard.commands.launch.slurm.watch_job import VIEWER_SECONDS
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.launchers.capture_failures import build_late_failure
 from aboard.core.plan.plan import Plan
+from aboard.core.run.events import Event
 from aboard.core.slurm.job_ending import JobEnding
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
@@ -126,6 +128,8 @@ class LaunchSession:
             return replace(result, dropped=dict(record.dropped))
         except asyncio.CancelledError:
             if stop.interrupt is not None:
+                why = f"{stop.interrupt} before ranks started"
+                record.event(Event(node="", seq=0, at=time(), kind="stopping", data={"why": why}))
                 raise stop.interrupt from None
             raise
         finally:

@@ -17,6 +17,7 @@ STYLES = {
     "finished": "green",
     "failed": "bold red",
     "stopped": "yellow",
+    "interrupted": "yellow",
     "lost": "bold red",
     "refused": "bold red",
 }

@@ -22,11 +22,13 @@ from aboard.record.json_documents import read_document, read_findings, read_trai
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
 
+# docs/scripting.md has what each means.
 SummaryState = Literal[
     "running",
     "finished",
     "failed",
     "stopped",
+    "interrupted",
     "not monitored",
     "refused",
     "blocked",
@@ -116,7 +118,7 @@ def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]
     state, step = _describe_state(run, folded), _find_last_step(run, folded)
     lost = state == "lost"
     findings = (_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings))
-    note = folded.stopping if state == "stopped" else next(iter(folded.notices.values()), "")
+    note = folded.stopping if state in ("stopped", "interrupted") else next(iter(folded.notices.values()), "")
     if state == "not monitored" and folded.finished is not None:
         note = folded.finished["why"].visible(WHY_CHARS)
     if state == "blocked" and findings:
@@ -171,7 +173,9 @@ def _describe_state(run: RunDirectory, folded: Run) -> SummaryState:
             return "not monitored"
         return "finished" if folded.finished.get("code") == 0 else "failed"
     # The conductor vanished without recording an end; the leases have stopped its ranks.
-    return "lost" if run.state is RunState.LOST else "blocked"
+    if run.state is RunState.LOST:
+        return "lost"
+    return "interrupted" if folded.stopping else "blocked"
 
 
 def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:

@@ -188,7 +188,7 @@ def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | Non
         console.print()
     code = judgement.why.findings[0].code if judgement.why.findings else ""
     if code in DIAGNOSES_BY_CODE:
-        console.print(DiagnosisView(*DIAGNOSES_BY_CODE[code]), crop=False)
+        click.secho(f"aboard why {code}    # explains this code", dim=True)
 
 
 def _describe_end(run: RunDirectory) -> str:

@@ -87,9 +87,12 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
     end = conclude_run(evidence, stall, unhurt=unhurt) if evidence is not None else Judgement()
     # A script may have failed after its run, or another run of it before.
     has_failed = folded.finished is not None and bool(folded.finished.get("code"))
+    has_succeeded = folded.finished is not None and not has_failed and not folded.stopping
     findings = list(end.findings or (() if recorded.snapshots and not has_failed else recorded.findings))
     if not findings:
-        findings = [each for each in _judge_log_lines(recorded.lines) if each.severity > Severity.INFO]
+        # What a run that succeeded has printed, such as an exception in a finalizer, has not ended it.
+        most = Severity.WARN if has_succeeded else Severity.BLOCK
+        findings = [each for each in _judge_log_lines(recorded.lines) if Severity.INFO < each.severity <= most]
     elif findings[0].code in _GENERAL:
         findings = _add_log_findings(recorded, findings, evidence)
     version = recorded.snapshots[-1].version if recorded.snapshots else ""
@@ -100,15 +103,18 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
 def _find_current_snapshot(recorded: RecordedRun) -> Snapshot | None:
     """The last snapshot before the run ended, unless its verdict has been withdrawn since."""
     snapshots = [snapshot for snapshot in recorded.snapshots if not snapshot.ended]
-    if not snapshots or any(_is_withdrawal(event) for event in _split_events(recorded, snapshots[-1])[1]):
+    # A further generation is judged by its own evidence.
+    if not snapshots or any(
+        event.kind == "generation" or _is_withdrawal(event) for event in _split_events(recorded, snapshots[-1])[1]
+    ):
         return None
     return snapshots[-1]
 
 
 def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOut, ...]]:
     """The verdict that stood when the run ended, judged again; as recorded if its snapshot was not kept."""
-    events = [event for event in recorded.events if event.kind == "verdict"]
-    verdict = _decode_verdict(events[-1], own=recorded.own) if events else None
+    events = [event for event in recorded.events if event.kind in ("verdict", "generation")]
+    verdict = _decode_verdict(events[-1], own=recorded.own) if events and events[-1].kind == "verdict" else None
     if verdict is None:
         return None, ()
     snapshots = [

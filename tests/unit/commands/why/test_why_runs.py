@@ -7,21 +7,26 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
+from typed_commands import aboard
 
 from aboard.commands.command_line import cli
 from aboard.commands.launch.launch_run import LaunchResult
+from aboard.commands.runs.status import SummaryState
 from aboard.commands.why.replay_run import find_default_run
 from aboard.core.run.events import Event
 from aboard.diagnoses import NO_FIX
 from aboard.diagnoses.nodes import reach
-from aboard.record.json_documents import read_document
+from aboard.diagnoses.runs import death
+from aboard.record.json_documents import build_findings_document, read_document
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 
+ROOT = Path(__file__).parents[4]
 DRAWN = Random(3)  # noqa: S311 - draws names, no secret
 
 
@@ -112,6 +117,69 @@ def test_a_launch_whose_command_was_refused_says_so(runs: Runs) -> None:
     run = begin(runs, 1)
     assert "its command was refused before ranks started" in CliRunner().invoke(cli, ["status", run.id]).output
     assert "its command was refused before ranks started" in CliRunner().invoke(cli, ["why", run.id]).output
+
+
+def test_a_launch_that_was_interrupted_in_the_preflight_was_not_refused(runs: Runs) -> None:
+    """Ctrl-C is the user's own word; nobody refused the command."""
+    run = begin(runs, 1)
+    record = Record.open(run, ranks=1)
+    why = "aboard received SIGINT before ranks started"
+    record.event(Event(node="", seq=0, at=61.0, kind="stopping", data={"why": why}))
+    record.close()
+    for command in ("status", "why"):
+        said = aboard(command, run.id).stdout
+        assert ("interrupted" in said, why in said, "refused" in said) == (True, True, False)
+
+
+def test_the_statuses_are_those_of_the_docs() -> None:
+    """One table for users, one type in the code: the same words in the same order."""
+    section = (ROOT / "docs/scripting.md").read_text().partition("## Statuses")[2].partition("\n## ")[0]
+    words = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")]
+    assert words[1:] == list(get_args(SummaryState))
+
+
+def test_a_run_that_succeeded_has_no_verdict_from_what_it_printed(runs: Runs) -> None:
+    """An exception in a finalizer or at exit changes no exit code: `why` never contradicts `status`."""
+    printed = (
+        b"Exception ignored in: <function Cache.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+        b"  File \"/job/train.py\", line 7, in __del__\n    self.file.close()\nAttributeError: no attribute 'file'\n"
+    )
+    for at, code in ((1, 0), (3, 1)):
+        run = begin(runs, at)
+        record = Record.open(run, ranks=1)
+        record.event(Event(node="", seq=0, at=60.0 * at, kind="generation", data={"number": 1}))
+        record.add_output("n1", 0, "stderr", printed, 60.0 * at + 1, end=True)
+        record.event(Event(node="", seq=0, at=60.0 * at + 2, kind="finished", data={"why": "", "code": code}))
+        record.close()
+        said = aboard("why", run.id).stdout
+        state = "failed" if code else "finished"
+        assert said.startswith(f"{run.id} {state} ")
+        assert ("run-raised" in said) == bool(code)
+        assert ("; nothing wrong was found" in said) == (not code)
+        # The page of the code is another command's: its placeholders and its advice for others looked like a verdict.
+        assert said.endswith("aboard why run-raised    # explains this code\n") == bool(code)
+        assert "aboard why RUN" not in said
+
+
+def test_a_verdict_that_a_recovery_closed_is_not_the_verdict(runs: Runs) -> None:
+    """What stood when an attempt ended says nothing about the attempt after it."""
+    silent = death.NODE_SILENT.finding(nodes=("n2",), seen="n2 has been silent for 6 s")
+    run = begin(runs, 1)
+    record = Record.open(run, ranks=1)
+    steps: list[tuple[str, dict[str, object]]] = [
+        ("generation", {"number": 1}),
+        ("verdict", {"findings": build_findings_document([silent])}),
+        ("generation", {"number": 2}),
+        ("stopping", {"why": "aboard stop"}),
+        ("deciding", {"unhurt": True}),
+        ("finished", {"why": "stopped", "code": 130}),
+    ]
+    starts = [{"child": "0", "rank": 0, "argv": ["python"]}]
+    record.write_plan({"world": 1, "nodes": [{"name": "n1", "starts": starts}], "cwd": "/", "command": "aboard launch"})
+    for at, (kind, data) in enumerate(steps, 60):
+        record.event(Event(node="", seq=0, at=float(at), kind=kind, data=data))
+    record.close()
+    assert "; nothing wrong was found" in aboard("why", run.id).stdout
 
 
 @pytest.mark.parametrize(("saved", "what"), [(40, "continues from step 40"), (None, "starts over: no checkpoint")])
