@@ -1,0 +1,75 @@
+"""Trainings on simulated GPUs (tests/kit/simulated_gpus): where ranks wait for the device, and what they compute."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simulated_gpus
+from train_cases import curve, trained
+from train_crew import Crew
+
+from aboard.core.plan.training_settings import Training
+
+Settled = Callable[..., Training]
+# Where a training may wait: until its first step, to print a line of metrics, to copy a checkpoint, and at its end.
+ALLOWED = {
+    "trainer/distributed/rank_context.py:join_process_group",
+    "trainer/loop.py:_build_stepper",
+    "trainer/periodic_actions.py:log",
+    "trainer/periodic_actions.py:evaluate",
+    "trainer/weights/load_weights.py:read",
+}
+SAVING = "trainer/checkpoint/"
+
+
+def list_hidden_waits(run: simulated_gpus.SimulatedRun) -> list[dict[str, Any]]:
+    return [
+        wait
+        for wait in run.waits
+        if not ALLOWED.intersection(wait["by"]) and not any(frame.startswith(SAVING) for frame in wait["by"])
+    ]
+
+
+def compare(settled: Settled, crew: Crew, tmp_path: Path, **changed: Any) -> None:
+    """The same training on 2 nodes × 2 simulated GPUs and on CPUs: no wait between log lines, and the same losses."""
+    usual = {"max_steps": 6, "logging_steps": 3, "gradient_accumulation_steps": 2, "bf16": True}
+    training = settled(**{**usual, **changed}, device="cuda")
+    run = simulated_gpus.train(tmp_path, asdict(training), nodes=2, ranks=2)
+    assert list_hidden_waits(run) == []
+    # The log itself works: reading the metrics of a line waits.
+    assert any("trainer/metrics/step_statistics.py:read" in wait["by"] for wait in run.waits)
+    on_gpus = curve(training)
+    reference = settled(**{**usual, **changed}, device="cpu", output_dir=str(tmp_path / "cpu"))
+    crew.run(4, trained, reference, nodes=2)
+    losses = [loss for loss, _norm in on_gpus]
+    assert losses == pytest.approx([loss for loss, _norm in curve(reference)], abs=1e-3)
+    assert len(losses) == 2
+
+
+def test_no_rank_waits_for_its_gpu_between_two_log_lines(settled: Settled, crew: Crew, tmp_path: Path) -> None:
+    """Sharded within nodes, in bf16, with accumulation; losses are those of CPUs."""
+    compare(settled, crew, tmp_path, sharding="hybrid")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sharding": "full"},
+        {"sharding": "none"},
+        {"sharding": "full", "cpu_offload": True},
+        {"sharding": "full", "chunked_loss": True},
+        {"sharding": "hybrid", "gradient_checkpointing": "selective"},
+        {"sharding": "none", "gradient_checkpointing": True},
+        {"sharding": "full", "optim": "adamw_8bit"},
+        {"sharding": "none", "optim": "adafactor"},
+        {"sharding": "full", "bf16": False},
+        {"sharding": "none", "bf16": False, "family": "gemma2"},
+    ],
+    ids=lambda changed: " ".join(f"{name}={value}" for name, value in changed.items()),
+)
+def test_no_layout_has_a_hidden_wait(changed: dict[str, Any], settled: Settled, crew: Crew, tmp_path: Path) -> None:
+    """Nor one of the other variants of loss, checkpointing, optimizer and precision."""
+    compare(settled, crew, tmp_path, **changed)
