@@ -168,7 +168,8 @@ def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:
     assert found.after == [True, True]
     assert found.words.startswith("6.7B in full needs ")
     assert found.words.endswith(" per rank on 2 × 8; you have 50 GiB")
-    assert found.says.startswith("6.7B, sharded across ")
+    assert " of model state, sharded across 16 ranks; activations " in found.says
+    assert found.says.endswith(" (6.7B parameters)")
 
 
 def test_lora_is_advised_last(crew: Crew, configs: Path) -> None:

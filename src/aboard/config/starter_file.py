@@ -69,18 +69,14 @@ def _format_node_lines(
     """One line for each sequence of nodes that are alike, in order; comments are aligned."""
     lines: list[tuple[str, str]] = []
     for (user, count, found), alike in groupby(
-        entries, key=lambda entry: (entry.settings.get("user"), slots[entry.name], _describe_found(nodes[entry.name]))
+        entries, key=lambda entry: (entry.settings.get("user"), slots[entry.name], describe_node(nodes[entry.name]))
     ):
         for part in split_node_set(fold_names(entry.name for entry in alike)):
             text = (f"{user}@" if user else "") + part + (f" slots={count}" if count is not None else "")
-            lines.append((f'    - "{text}"', found))
+            # True after `aboard trust`, too.
+            lines.append((f'    - "{text}"', found.replace("not reached: ", "aboard init did not reach it: ")))
     width = max(len(line) for line, _comment in lines)
     yield from (f"{line:{width}}  # {comment}\n" for line, comment in lines)
-
-
-def _describe_found(node: "DiscoveredNode") -> str:
-    """What stays true in a file: after `aboard trust`, the node is reached."""
-    return describe_node(node) + (" when this file was written" if node.problem is not None else "")
 
 
 def _format_environment(cluster: "DiscoveredCluster") -> str:

@@ -17,7 +17,7 @@ from typed_commands import aboard
 
 from aboard.commands.launch.run_options import RunOptions
 from aboard.commands.shared.error_message import show_error
-from aboard.commands.trust.node_access import takes_password
+from aboard.commands.trust.node_access import Access
 from aboard.config.node_entries import parse_node_names
 from aboard.config.starter_file import format_starter_file
 from aboard.core.cluster.cluster import Cluster
@@ -36,7 +36,7 @@ from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_state import Run
 from aboard.core.slurm.batch_script import describe_missing_cores
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.diagnoses import AboardError, Unreachable
+from aboard.diagnoses import AboardError, Shell, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.usage import commands
 from aboard.doctor.hang.collective_hang import format_collective
@@ -143,7 +143,7 @@ ROWS: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] = {
     ),
     "aboard.yaml before trust": (
         write_starter,
-        ("# not reached: key refused when this file was written",),
+        ("# aboard init did not reach it: key refused",),
         ("next command", "aboard trust"),
     ),
     "a script without its x bit": (
@@ -160,7 +160,7 @@ ROWS: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] = {
     "a lost node": (lambda: lose_node(TransportKind.SSH), ("aboard check n2",), ("sinfo",)),
     "one core per node": (
         lambda: str(describe_missing_cores(SlurmSettings(nodes=2), "PartitionName=debug Default=YES", "")),
-        ("to the pasted command or its #SBATCH lines, or to `extra:` in cluster.slurm",),
+        ("add --exclusive --mem=0 to the command, or to cluster.slurm.extra",),
         ("extra: [",),
     ),
     "another MASTER_ADDR in the shell": (lambda: name_master(REQUEST), ("MASTER_ADDR=192.168.0.9", "not used"), ()),
@@ -194,7 +194,9 @@ def test_a_text_says_this_and_not_that(
 )
 def test_a_password_is_announced_only_where_sshd_takes_one(seen: str, *, asks: bool) -> None:
     """A refused login lists the methods that sshd accepts; without that list, ssh may still ask."""
-    assert takes_password(Unreachable(UnreachableReason.KEY_REFUSED, seen)) is asks
+    refused = Unreachable(UnreachableReason.KEY_REFUSED, seen)
+    assert Access(identity=None, terminal=True, typed=Shell()).may_ask(refused) is asks
+    assert not Access(identity=None, terminal=False, typed=Shell()).may_ask(refused)
 
 
 def test_a_job_that_only_waits_is_no_verdict() -> None:

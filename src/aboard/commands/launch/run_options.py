@@ -148,14 +148,7 @@ class RunOptions:
         return settings
 
     def build_spec(
-        self,
-        cluster: Cluster,
-        request: LaunchRequest,
-        lease: Lease,
-        notes: tuple[str, ...],
-        *,
-        recovery: RecoverySettings,
-        **more: Any,
+        self, cluster: Cluster, request: LaunchRequest, lease: Lease, notes: tuple[str, ...], **more: Any
     ) -> "LaunchSpec":
         """The launch with these options; the nodes need not have a program that is uploaded."""
         from aboard.commands.launch.launch_run import LaunchSpec, choose_subjects  # noqa: PLC0415 - a launch dials first
@@ -164,8 +157,7 @@ class RunOptions:
             _refuse_one_of_several(os.environ)
         return LaunchSpec(
             cluster=cluster,
-            request=replace(request, restarts=recovery.restarts),
-            recovery=recovery,
+            request=replace(request, restarts=more["recovery"].restarts),
             lease=lease,
             command=format_typed_command(sys.argv[1:]),
             subjects=choose_subjects(self.check, None if request.code else request.program, request.env),

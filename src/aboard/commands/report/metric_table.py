@@ -115,11 +115,7 @@ def _take_rows(table: MetricTable, rows: Sequence[int]) -> Curve:
 def _describe_evaluations(table: MetricTable) -> Evaluations:
     """Those of steps that no later attempt trained again, thinned."""
     begins = dict(zip(reversed(table.generations), reversed(table.steps), strict=True))
-    live = [
-        each
-        for each in table.evaluations
-        if all(each[0] < step for generation, step in begins.items() if generation > each[3])
-    ]
+    live = [each for each in table.evaluations if all(each[0] < at for later, at in begins.items() if later > each[3])]
     rows = choose_rows([[loss for _, _, loss, _ in live]], buckets=_MOST_EVALUATIONS // 2)
     chosen = [live[row] for row in rows]
     return {

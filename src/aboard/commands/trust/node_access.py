@@ -25,8 +25,8 @@ from aboard.transport.shell.ssh_login import open_login
 
 T = TypeVar("T")
 
-_METHODS = re.compile(r"Permission denied \(([a-z,-]+)\)")
-_ASKING = frozenset({"password", "keyboard-interactive"})
+# Sshd lists the methods that it accepts when it refuses a login: here it asks for nothing.
+_ASKS_NOTHING = re.compile(r"Permission denied \((?![a-z,-]*(?:password|keyboard-interactive))")
 
 
 class TrustObserver(Protocol):
@@ -53,6 +53,10 @@ class Access:
     identity: Path | None
     terminal: bool
     typed: Shell
+
+    def may_ask(self, refused: Unreachable) -> bool:
+        """Whether ssh may ask the user for a password after this refusal."""
+        return self.terminal and not _ASKS_NOTHING.search(refused.seen)
 
 
 class NodeLogins:
@@ -84,7 +88,7 @@ class NodeLogins:
                 if error.reason is not UnreachableReason.KEY_REFUSED:
                     raise
                 refused = error
-        if not access.terminal or not takes_password(refused):
+        if not access.may_ask(refused):
             raise refused
         observer.announce_password(node.name, 1, 1)
         return await self.open(node, ask=True)
@@ -116,12 +120,6 @@ def explain_failure(node: Node, error: AboardError) -> Finding:
         contact = UnreachedNode(reason=error.reason, said=error.seen)
         return next(find_unreachable_nodes(Facts(cluster=Cluster(nodes=(node,)), contacts={node.name: contact})))
     return error.diagnosis.finding(nodes=(node.name,), seen=error.seen, fix=error.fix)
-
-
-def takes_password(refused: Unreachable) -> bool:
-    """Whether sshd may ask for a password: when it refuses a login, it lists the methods that it accepts."""
-    methods = _METHODS.search(refused.seen)
-    return methods is None or not _ASKING.isdisjoint(methods[1].split(","))
 
 
 def explain_refusal(node: Node, access: Access, seen: str) -> Finding:

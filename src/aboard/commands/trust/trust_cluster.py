@@ -12,14 +12,7 @@ from time import monotonic
 from aboard.commands.trust.home_files import AUTHORIZED_KEYS, PRELUDE, HomeFiles, quote_path
 from aboard.commands.trust.host_keys import FingerprintFile, HostKeyPinning, HostToPin
 from aboard.commands.trust.mesh import MeshNode, connect_mesh
-from aboard.commands.trust.node_access import (
-    Access,
-    NodeLogins,
-    TrustObserver,
-    explain_failure,
-    explain_refusal,
-    takes_password,
-)
+from aboard.commands.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure, explain_refusal
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
@@ -170,9 +163,8 @@ class TrustSetup:
             self._observer.begin_phase("logging in")
             again = await self._log_in(name for name in unknown if name not in self.findings)
             refused = {name: error for name, error in refused.items() if name not in unknown} | again
-        await self._install_key(
-            {name: error for name, error in refused.items() if error.reason is UnreachableReason.KEY_REFUSED}
-        )
+        keyless = {name: each for name, each in refused.items() if each.reason is UnreachableReason.KEY_REFUSED}
+        await self._install_key(keyless)
         for name, error in refused.items():
             if error.reason is UnreachableReason.HOST_KEY_CHANGED:
                 self.findings[name] = await self.pinning.explain_change(self._describe_host(name))
@@ -251,13 +243,12 @@ class TrustSetup:
         if self._access.identity is not None:
             done = await asyncio.gather(*(self._install(name, keys[name]) for name in names))
             left = dict.fromkeys(name for name, is_done in zip(names, done, strict=True) if not is_done)
-        asked = [name for name in left if self._access.terminal and takes_password(names[name])]
+        asked = [name for name in left if self._access.may_ask(names[name])]
         for number, name in enumerate(asked, 1):
             self._observer.announce_password(name, number, len(asked))
             await self._install(name, keys[name], ask=True)
         for name in (each for each in left if each not in asked):
-            no_password = "" if takes_password(names[name]) else ", and takes no passwords"
-            self._refuse(name, f"the node accepts none of this machine's keys{no_password}")
+            self._refuse(name, f"the node accepts none of this machine's keys: {names[name].seen}")
 
     async def _install(self, name: str, head_key: HeadKey, *, ask: bool = False) -> bool:
         """Installs the key on one node and verifies it; False if the admin key is refused."""

@@ -161,10 +161,8 @@ def _find_run(what: str) -> RunDirectory:
         return Runs.of(os.environ).find(what)
     except AboardError:
         near = find_nearest(what, DIAGNOSES_BY_CODE)
-        if Path(what).is_file():
-            fix = commands.WHY_CODE.fix("log", path=what)
-        else:
-            fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
+        fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
+        fix = commands.WHY_CODE.fix("log", path=what) if Path(what).is_file() else fix
         seen = f"there is no code or run '{escape_text(what)}'"
         raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 

@@ -63,10 +63,7 @@ def resolve_request(
 def describe_unused_master(cluster: Cluster, request: LaunchRequest, shell: Mapping[str, str]) -> Iterator[str]:
     """A note if the user's shell has another master address than ranks get."""
     if (exported := shell.get("MASTER_ADDR")) and request.master_address is None and len(cluster) > 1:
-        yield (
-            f"MASTER_ADDR={escape_text(exported, 200)} of this shell is not used: ranks get the address of rank 0's"
-            " node (--master-address sets a different one)"
-        )
+        yield f"MASTER_ADDR={escape_text(exported, 99)} of this shell is not used; --master-address sets one"
 
 
 def _resolve_image(node: Node) -> Node:

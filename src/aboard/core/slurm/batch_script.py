@@ -101,10 +101,7 @@ def describe_missing_cores(settings: SlurmSettings, partitions: str, config: str
     whole = any("OverSubscribe=EXCLUSIVE" in line or "DefCpuPerGPU=" in line for line in lines)
     if asked & _CORE_OPTIONS or not lines or whole or re.search(r"SelectType\s*= select/linear", config):
         return None
-    return (
-        "Slurm may allocate only one core of each node; to get all of them, add --exclusive and --mem=0 to the pasted"
-        " command or its #SBATCH lines, or to `extra:` in cluster.slurm"
-    )
+    return "Slurm may allocate one core of each node: add --exclusive --mem=0 to the command, or to cluster.slurm.extra"
 
 
 def list_overriding_variables(script: str) -> tuple[str, ...]:

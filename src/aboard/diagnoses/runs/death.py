@@ -187,7 +187,7 @@ NOT_STARTED = Diagnosis(
     " This directory must exist on every node.",
     fixes={
         "folder": "mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml",
-        "mode": "chmod +x {program}    # on {node}; if it is a directory or no program, correct the command",
+        "mode": "chmod +x {program}    # on {node}; then launch again",
         "program": "command -v {program}    # on {node}",
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
@@ -206,8 +206,7 @@ NODE_GONE = Diagnosis(
     explanation="The node lost power or its network, or its agent was killed. A run never continues with fewer nodes.",
     fixes={
         "": "{check:shell aboard check NODE    # is it back? then launch again}",
-        "job": "sinfo -R --nodes={node}    # why Slurm took it out of service; submit again, with --exclude={node} if"
-        " it stays down",
+        "job": "sinfo -R --nodes={node}    # why is it down? then submit again, if need be with --exclude={node}",
     },
     log_fix="scontrol show node {node} | grep -E 'State|Reason'    # shows why the node failed\n"
     "#SBATCH --exclude={node}    # run without this node",

@@ -11,9 +11,7 @@ function make(tag, attributes, ...children) {
 }
 
 /* Text whose words in backticks are code. */
-function formatCode(text) {
-  return text.split(/`([^`\n]+)`/).map((part, place) => (place % 2 ? make("code", {}, part) : part));
-}
+const formatCode = (text) => text.split(/`([^`\n]+)`/).map((part, place) => (place % 2 ? make("code", {}, part) : part));
 
 const NUMBER = new Intl.NumberFormat("en-US");
 
