@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from aboard.commands.check.check_observer import CheckObserver, NullCheckObserver
-from aboard.commands.check.inspect_slurm import ask_munge, inspect_slurm
+from aboard.commands.check.inspect_slurm import ask_munge, find_login_node, inspect_slurm
 from aboard.commands.check.probe_node import ProbedNode, probe_node
 from aboard.commands.check.run_multi_node_probe import run_multi_node_probe
 from aboard.core.cluster.cluster import Cluster
@@ -22,6 +22,7 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.diagnoses import Diagnosis, Finding, sort_by_severity
+from aboard.doctor.host.login_node import LOGIN_NODE
 from aboard.doctor.slurm import subject as slurm
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink
@@ -178,6 +179,8 @@ class _EarlyMultiNodeProbes:
 
 
 async def _ask_slurm(cluster: Cluster, subjects: Sequence[Subject], early: _EarlyMultiNodeProbes) -> None:
+    if name := await find_login_node(cluster, os.environ):
+        early.outcomes[LOGIN_NODE] = name
     if any(subject.name == slurm.SUBJECT.name for subject in subjects):
         told = await inspect_slurm(cluster, os.environ)
         munge = await ask_munge(await early.wait_for_contacts(), os.environ)

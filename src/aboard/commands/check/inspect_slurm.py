@@ -1,10 +1,12 @@
 """Asks slurmctld about the job and its nodes, while the nodes themselves are checked."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from shutil import which
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact, UnreachedNode
@@ -25,6 +27,7 @@ from aboard.transport.slurm.slurm_commands import run_slurm_command
 from aboard.transport.ssh_arguments import AS_CONFIGURED, build_ssh_argv
 
 _SECONDS = 15.0
+_LOGIN_SECONDS = 3.0
 _SSH_SECONDS = 5
 _MOST_LOGINS = 8
 _SLURM_CONF = "/etc/slurm/slurm.conf"
@@ -62,6 +65,15 @@ async def inspect_slurm(cluster: Cluster, env: Mapping[str, str]) -> SlurmFacts:
         # srun reads the file here, which may be newer than what slurmctld has read.
         srun_ports=parse_srun_ports(_read_own_config(env)) or parse_srun_ports(config),
     )
+
+
+async def find_login_node(cluster: Cluster, env: Mapping[str, str]) -> str:
+    """The hostname of this machine if it is the only node, and slurmctld knows no such node; "" otherwise."""
+    name = os.uname().nodename.partition(".")[0]
+    if [node.transport for node in cluster] != [TransportKind.LOCAL] or env.get("SLURM_JOB_ID") or not which("sbatch"):
+        return ""
+    shown = await run_slurm_command(("scontrol", "show", "node", "-o", name), env=env, seconds=_LOGIN_SECONDS)
+    return name if f"Node {name} not found" in shown.stdout + shown.stderr else ""
 
 
 async def ask_munge(contacts: Mapping[str, Contact], env: Mapping[str, str]) -> dict[str, MungeReply]:

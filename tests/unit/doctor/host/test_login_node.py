@@ -1,0 +1,47 @@
+"""A login node of a Slurm cluster is named before anything runs there alone."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from slurm_commands import SlurmStandIns
+
+from aboard.commands.check.inspect_slurm import find_login_node
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Severity
+from aboard.doctor.host import login_node
+
+HERE = Cluster(nodes=(Node(name="localhost", transport=TransportKind.LOCAL),))
+
+
+def find(cluster: Cluster = HERE, **env: str) -> str:
+    return asyncio.run(find_login_node(cluster, {**os.environ, **env}))
+
+
+@pytest.mark.ci
+def test_a_machine_that_slurm_runs_no_jobs_on_is_a_login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it is the only node; not inside a job, or where slurmctld knows it as a node or is silent."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    slurm = SlurmStandIns(tmp_path / "bin", monkeypatch)
+    slurm.put("scontrol", 'echo "Node $4 not found"; exit 1')
+    slurm.put("sbatch", "")
+    assert find() == os.uname().nodename.partition(".")[0]
+    assert find(SLURM_JOB_ID="3") == ""
+    assert find(Cluster(nodes=(Node(name="n1"), Node(name="n2")))) == ""
+    slurm.put("scontrol", 'echo "NodeName=$4 Arch=x86_64"')
+    assert find() == ""
+    slurm.put("scontrol", 'echo "slurm_load_node error: Unable to contact slurm controller" >&2; exit 1')
+    assert find() == ""
+
+
+def test_a_login_node_is_a_warning_with_what_starts_a_job() -> None:
+    """Before a launch and in a check; elsewhere there is none."""
+    facts = Facts(cluster=HERE, contacts={}, outcomes={login_node.LOGIN_NODE: "login1"})
+    (finding,) = login_node.find_login_node(facts)
+    assert (finding.code, finding.severity, finding.nodes) == ("host-login-node", Severity.WARN, ("localhost",))
+    assert finding.seen.startswith("login1 is the only node, and ")
+    assert finding.fix.startswith("salloc --nodes=2    # ")
+    assert list(login_node.find_login_node(Facts(cluster=HERE, contacts={}))) == []
