@@ -201,6 +201,8 @@ def test_flags_of_the_command_line_win() -> None:
         ("torchrun --nnodes 1 x.py\n# torchrun --nnodes 2 x.py\nscp a b:python", ""),
         ("srun bash -c '\n  torchrun --nnodes 2 x.py\n'\nexport CMD='torchrun --nnodes 2'", ""),
         ("srun torchrun --nnodes 2 x.py\nssh n2 hostname", ""),
+        ("srun " * 30_000, ""),  # in no quadratic time
+        ("ray start\n" * 1_000, "line 2 seems to start Ray"),
     ],
 )
 def test_what_a_body_seems_to_do_is_noted_before_its_job_waits(body: str, noted: str) -> None:
