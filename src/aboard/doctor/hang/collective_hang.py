@@ -242,7 +242,6 @@ def _find_usual_rank(progress: GroupProgress) -> int:
 def format_collective(record: CollectiveRecord) -> str:
     """`all_reduce of [10]`, without the backend's prefix; `barrier()` if it has no tensor."""
     op = record.op.partition(":")[2] or record.op
-    sizes = record.sizes.partition("]]")[0].lstrip("[")
-    if record.sizes and not any(each.isdigit() for each in record.sizes):
-        return f"{op}()"
-    return f"{op} of [{sizes}]" if sizes else op
+    if not any(map(str.isdigit, record.sizes)):
+        return f"{op}()" if record.sizes else op
+    return f"{op} of [{record.sizes.partition(']]')[0].lstrip('[')}]"

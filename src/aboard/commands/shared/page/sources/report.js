@@ -167,8 +167,8 @@ function listTables(run, curve, place, several) {
     tables.push(breakAtRestarts(build(metrics, metrics.columns[curve.name], { name: several ? run.id : curve.name, color: place }), metrics));
   }
   if (curve.name === "loss" && metrics.evaluations.step.length && !several) {
-    const { evaluations } = metrics;
-    tables.push(breakAtRestarts(build(evaluations, evaluations.eval_loss, { name: "evaluation", color: 1, points: true }), evaluations));
+    const table = build(metrics.evaluations, metrics.evaluations.eval_loss, { name: "evaluation", color: 1, points: true });
+    tables.push(breakAtRestarts(table, metrics.evaluations));
   }
   return tables;
 }
