@@ -14,7 +14,7 @@ class NodeRanks(TypedDict):
 
 
 class Verdict(TypedDict):
-    """A finding and its moment; if the run went on, what was `done` about it, and the seconds until then (`down`)."""
+    """A finding and its moment; if the run went on, what was `done` about it, and how long the `pause` was."""
 
     code: str
     title: str
@@ -32,6 +32,7 @@ class Verdict(TypedDict):
     action: NotRequired[str]
     done: NotRequired[str]
     down: NotRequired[float | None]
+    pause: NotRequired[str]
 
 
 class Moment(TypedDict):

@@ -194,6 +194,7 @@ def _describe_failure(failure: GenerationEnd) -> Verdict:
         "action": failure.action,
         "done": failure.why,
         "down": failure.down,
+        "pause": failure.pause,
     }
     moment = {"at": failure.at, "attempt": failure.number, "step": failure.step}
     return cast("Verdict", {**to_plain_value(plain), "consequences": [], **moment})

@@ -217,7 +217,8 @@ class Generation:
 class GenerationEnd:
     """How a generation failed, by its verdict, and the action that its class of failure called for.
 
-    `down` is how many seconds passed until ranks ran again; None if they never did.
+    `down` is how many seconds passed until ranks ran again, and `idle` those from the first sign of the failure until
+    they trained again; None if they never did. `detection` passed before the failure was known.
     """
 
     number: int
@@ -230,11 +231,22 @@ class GenerationEnd:
     why: str = ""
     nodes: Annotated[tuple[str, ...], MaxLength(MOST_NODES)] = ()
     down: float | None = None
+    detection: float = 0.0
+    idle: float | None = None
     # What is done about it, and the number of the last generation that the budget of restarts allows.
     doing: str = ""
     most: int = 0
     # What to type; it remains true if the run went on elsewhere.
     fix: Lines = ""
+
+    @property
+    def pause(self) -> str:
+        """For how long nothing was trained, or, of ranks whose steps Aboard doesn't see, no rank ran."""
+        if self.idle is None:
+            return "" if self.down is None else f"no ranks for {format_duration(self.down)}"
+        detection = format_duration(self.detection)
+        until = f"{format_duration(self.idle - self.detection)} until the new ranks trained"
+        return f"no training for {format_duration(self.idle)} ({until}, {detection} to detect it)"
 
     def __str__(self) -> str:
         """In one line."""
@@ -242,8 +254,9 @@ class GenerationEnd:
         reached = "" if self.step is None else f" at step {self.step:,}"
         seen = self.seen.partition("\n")[0]
         failed = f"{self.code or 'failed'}{where}{reached}" + (f": {seen}" if seen else "")
-        down = "" if self.down is None else f"; ranks were down for {format_duration(self.down)}"
-        return f"attempt {self.number}: {failed}; {self.action}: {self.why}{down}"
+        return "; ".join(
+            (f"attempt {self.number}: {failed}", f"{self.action}: {self.why}", *filter(None, [self.pause]))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,7 +340,7 @@ class Run:
             case "dropped" if event.node:
                 counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
                 self.dropped[event.node] = {kind: count for kind, count in counts if isinstance(count, int) and count}
-            case "deciding" | "stopping" | "finished":
+            case "deciding" | "stopping" | "stepping" | "finished":
                 self._apply_end(event)
             case _:
                 pass
@@ -498,7 +511,9 @@ class Run:
         step = self.step if step is None else step
         fix = escape_lines(_get_text(event, "fix").raw())
         end = GenerationEnd(number=self.generation.number, at=at, step=step, nodes=nodes, most=most or 0, fix=fix)
-        self.recoveries.append(replace(end, **text))
+        sign = self.ledger.failed_at
+        detection = at - sign if self.generation.at <= sign <= at else 0.0
+        self.recoveries.append(replace(end, detection=detection, **text))
         self.restarting, self.recovering = text["seen"], text["why"]
         self.port_moves = 0
 
@@ -509,6 +524,10 @@ class Run:
             self.generation.ending = event.at
         elif event.kind == "stopping":
             self.stopping = _get_text(event, "why").visible(WHY_CHARS)
+        elif event.kind == "stepping":
+            if self.recoveries and self.recoveries[-1].idle is None:
+                last = self.recoveries[-1]
+                self.recoveries[-1] = replace(last, idle=max(last.detection, event.at - last.at + last.detection))
         else:
             self.finished = {**event.data, "why": _get_text(event, "why")}
 

@@ -43,10 +43,21 @@ def test_the_end_of_an_attempt_is_one_line() -> None:
     """With its cause, its nodes, what was done, and for how long no rank ran; an older record has no nodes."""
     run = Run.replay("r", list_events(("nodes", ["n2"])))
     assert [str(end) for end in run.recoveries] == [
-        "attempt 1: gpu-lost on n2: lost; replace: n3 takes over; ranks were down for 30 s"
+        "attempt 1: gpu-lost on n2: lost; replace: n3 takes over; no ranks for 30 s"
     ]
     (older,) = Run.replay("r", list_events()[:4]).recoveries
     assert str(older) == "attempt 1: gpu-lost: lost; replace: n3 takes over"
+
+
+def test_the_pause_is_the_time_without_training() -> None:
+    """From the first sign of the failure to the first step of the new ranks: not only while no process ran."""
+    cut = Event(node="n1", seq=0, at=56.0, kind="cut", data={"why": "no answer"})
+    gone = Event(node="n1", seq=0, at=59.5, kind="gone", data={"why": "lost"})
+    steps = Event(node="", seq=0, at=99.0, kind="stepping", data={"start": 5})
+    first, started, *rest = list_events()
+    run = Run.replay("r", [first, started, cut, gone, *rest, steps])
+    (end,) = run.recoveries
+    assert str(end).endswith("; no training for 43 s (39 s until the new ranks trained, 4.0 s to detect it)")
 
 
 def test_what_to_type_about_an_attempt_is_told_after_the_run_has_recovered() -> None:

@@ -19,7 +19,6 @@ from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.monitoring.run_message import RunMessage
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import Action
-from aboard.core.text.durations import format_duration
 from aboard.diagnoses import NO_FIX, AboardError, Finding
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_lines_journal import Journal, read_entries
@@ -96,8 +95,8 @@ class RunNotifier:
                 self._tell_stall(self._conductor.stall)
             case "stepping" if self._is_bad and run.recoveries:
                 last = run.recoveries[-1]
-                down = "" if last.down is None else f"; ranks were down for {format_duration(last.down)}"
-                self._tell("recovery", what="trains again", action=f"{last.why}{down}")
+                action = "; ".join(filter(None, (last.why, last.pause)))
+                self._tell("recovery", what="trains again", action=action)
             case "finished" if data["code"] == 0 or run.stopping:
                 what = "has finished" if data["code"] == 0 else f"was stopped: {run.stopping}"
                 self._tell("end", what=what, exit_code=data["code"])

@@ -72,7 +72,7 @@ def test_a_run_that_fails_is_one_message_with_its_verdict(tmp_path: Path, server
 
 @pytest.mark.ci
 def test_a_restart_a_recovery_and_a_stop_are_a_message_each(tmp_path: Path, server: WebhookServer) -> None:
-    """In this order; the first says what Aboard does about it, and the second how long ranks were down."""
+    """In this order; the first says what Aboard does about it, and the second for how long nothing was trained."""
 
     def stop(conductor: Conductor, event: Event) -> None:
         if event.kind == "stepping" and conductor.run.generation.number == 2:
@@ -88,7 +88,7 @@ def test_a_restart_a_recovery_and_a_stop_are_a_message_each(tmp_path: Path, serv
     ]
     assert [each["id"].rpartition("-")[2] for each in posts] == ["1", "2", "3"]
     assert posts[0]["action"].startswith("restart: ")
-    assert "ranks were down for" in posts[1]["action"]
+    assert "no training for" in posts[1]["action"]
     assert posts[2]["headline"].endswith(" was stopped: that is all")
 
 

@@ -133,7 +133,7 @@ function describeColors(map) {
 /* The classes of a run's time, in the order in which they are stacked: work first, then what it cost. */
 const CLASSES = [
   ["forward_backward", "forward + backward", "#0072b2", "#3d8fd1"],
-  ["steps", "steps", "#4a90c4", "#5fa3d6"],
+  ["steps", "steps, not measured in detail", "#4a90c4", "#5fa3d6"],
   ["communication", "communication", "#56b4e9", "#8fd0f5"],
   ["optimizer", "optimizer", "#009e73", "#1fb78c"],
   ["data", "waiting for data", "#7fbf7b", "#8fd18b"],

@@ -84,8 +84,7 @@ function describeVerdict(verdict, run) {
 }
 
 function describeAction(verdict) {
-  const down = verdict.down === null ? "" : `; ranks were down for ${formatDuration(verdict.down)}`;
-  return `${verdict.action}: ${verdict.done}${down}`;
+  return `${verdict.action}: ${verdict.done}${verdict.pause ? `; ${verdict.pause}` : ""}`;
 }
 
 function addLedger(parent, run) {
