@@ -112,3 +112,5 @@ def test_a_deeply_nested_record_is_shown_as_damaged(
     assert "Traceback" not in ran.stderr
     assert "RecursionError" not in ran.stderr + ran.stdout
     assert "brave-otter" in ran.stdout + ran.stderr
+    if part.endswith(".json"):
+        assert part in ran.stdout + ran.stderr

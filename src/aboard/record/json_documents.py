@@ -105,6 +105,11 @@ def read_document(path: Path) -> Any:
         return None
 
 
+def find_damaged(*paths: Path) -> tuple[str, ...]:
+    """The names of those files that exist and can't be read."""
+    return tuple(path.name for path in paths if path.exists() and read_document(path) is None)
+
+
 def read_training(plan: Any) -> dict[str, Any] | None:
     """The training settings in a recorded plan; None for a run that is not a training."""
     match plan:

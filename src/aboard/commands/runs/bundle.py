@@ -60,6 +60,7 @@ def pack_run(run: RunDirectory, scrub: SecretScrubber) -> Bundle:
     redacted = {name: _scrub_part(name, data, scrub) for name, data in record}
     parts = {name: data for name, data in redacted.items() if data is not None}
     removed = {kind: count for kind, count in sorted(scrub.removed.items()) if count}
+    removed |= {f"{name}, which is damaged": 1 for name, data in redacted.items() if data is None}
     manifest = {
         "format": FORMAT,
         "aboard": __version__,

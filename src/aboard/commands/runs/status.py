@@ -18,7 +18,7 @@ from aboard.diagnoses import Finding, Shell, format_shell
 from aboard.doctor.death.lost_conductor import LostConductor, explain_lost_conductor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
-from aboard.record.json_documents import read_document, read_findings, read_training
+from aboard.record.json_documents import find_damaged, read_document, read_findings, read_training
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
 
@@ -60,13 +60,15 @@ class RunSummary:
     goodput: float | None = None
     # How its attempts ended that failed, if there was more than one.
     attempts: tuple[GenerationEnd, ...] = ()
+    # The documents of its record that can't be read.
+    damaged: tuple[str, ...] = ()
     # What its conductor says, if it was asked.
     progress: RunProgress | None = None
 
     @property
     def verdict(self) -> str:
         # Slurm knows why it killed a conductor, and preflight has often several reasons.
-        explained = self.findings and not (self.state in ("lost", "refused") and self.note)
+        explained = self.findings and not (self.note and (self.damaged or self.state in ("lost", "refused")))
         return self.findings[0].seen if explained else self.note
 
 
@@ -125,6 +127,7 @@ def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]
         state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
     elif state == "blocked":
         note = note or "its command was refused before ranks started, and printed why"
+    damaged = find_damaged(*(file for file, read in ((run.plan, plan), (run.findings, findings)) if not read))
     # A conductor that was killed has not recorded the end.
     until = max([folded.ledger.since, *(sample.at for sample in folded.samples.values())])
     return RunSummary(
@@ -134,7 +137,8 @@ def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]
         world=world if isinstance(world, int) else None,
         step=step,
         findings=findings,
-        note=note,
+        note="; ".join(filter(None, (*(f"{name} is damaged" for name in damaged), note))),
+        damaged=damaged,
         generation=folded.generation.number,
         spent=folded.ledger.measure(until),
         goodput=folded.ledger.compute_goodput(step, until),
