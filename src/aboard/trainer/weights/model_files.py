@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from aboard.core.decoding import parse_json
+from aboard.core.decoding import DecodeError, decode_with, parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_JSON, ForeignFileError, read_foreign_file
@@ -56,10 +56,11 @@ def build_damage_error(path: Path, how: str) -> AboardError:
 def _read_index(index: Path) -> list[str]:
     """The files that an index names. A downloaded model must not point to others: a fix may suggest to remove one."""
     try:
-        names = sorted(set(parse_json(read_foreign_file(index, MOST_JSON, in_model=True))["weight_map"].values()))
+        content = read_foreign_file(index, MOST_JSON, in_model=True)
+        names = decode_with(lambda data: sorted(set(parse_json(data)["weight_map"].values())), content)
     except ForeignFileError as error:
         raise build_damage_error(index, str(error.strerror)) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, DecodeError) as error:
         raise build_damage_error(index, "it is not an index of weights") from error
     for name in names:
         if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from aboard.core.decoding import parse_json
+from aboard.core.decoding import DecodeError, decode_with, parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
@@ -132,10 +132,8 @@ def open_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
     if 8 + length > file.size:
         raise build_damage_error(path, f"it ends before byte {8 + length}")
     try:
-        entries: dict[str, Any] = parse_json(_read_bytes(file, 8, length))
-        entries.pop("__metadata__", None)
-        spans = sorted(_check_entry(each) for each in entries.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        entries, spans = decode_with(_parse_header, _read_bytes(file, 8, length))
+    except DecodeError as error:
         raise build_damage_error(path, "its header is not a valid safetensors header") from error
     ends = max((end for _start, end in spans), default=0)
     if 8 + length + ends > file.size:
@@ -143,6 +141,12 @@ def open_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
     if any(start < end for (_, end), (start, _) in pairwise(spans)):
         raise build_damage_error(path, "two of its tensors overlap")
     return {name: _make_tensor(file, name, each, 8 + length) for name, each in entries.items()}
+
+
+def _parse_header(data: bytes) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    entries = parse_json(data)
+    entries.pop("__metadata__", None)
+    return entries, sorted(_check_entry(each) for each in entries.values())
 
 
 def _check_entry(entry: Mapping[str, Any]) -> tuple[int, int]:

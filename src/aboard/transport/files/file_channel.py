@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from aboard.agent import frames
-from aboard.core.decoding import Matching, MaxLength, Word, decode
+from aboard.core.decoding import DecodeError, Matching, MaxLength, Word, decode, decode_with
 from aboard.diagnoses import AboardError, ProtocolError, TransportError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
@@ -101,8 +101,8 @@ class FileChannel:
     def parse_reply(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
         """Parses a reply; a node's reply may have any shape."""
         try:
-            return parse(reply)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return decode_with(parse, reply)
+        except DecodeError as error:
             raise ProtocolError(f"{self.link.node.name} sent an invalid reply: {error}") from None
 
     def _take_frame(self, message: frames.Message) -> None:

@@ -4,7 +4,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from aboard.core.decoding import parse_json
+from aboard.core.decoding import DecodeError, decode_with, parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import read_foreign_file
@@ -24,14 +24,18 @@ def refuse_growth(file: Path) -> None:
     One that is not JSON is left to the loader, which says what is wrong.
     """
     try:
-        content = parse_json(read_foreign_file(file.resolve(), _MOST_BYTES))
-        growth = max(measure_growth(content.get(part)) for part in ("normalizer", "decoder"))
-    except (OSError, ValueError, TypeError, AttributeError):
+        growth = decode_with(_measure_file, read_foreign_file(file.resolve(), _MOST_BYTES))
+    except (OSError, DecodeError):
         return
     if growth > MOST_GROWTH:
         path = escape_text(str(file), 400)
         seen = f"the replacements in {path} make a text up to {growth:.3g} times as long, more than {MOST_GROWTH:,}"
         raise AboardError(data.TOKENIZER, seen, "broken", file=file)
+
+
+def _measure_file(data: bytes) -> float:
+    content = parse_json(data)
+    return max(measure_growth(content.get(part)) for part in ("normalizer", "decoder"))
 
 
 def measure_growth(step: Any) -> float:
