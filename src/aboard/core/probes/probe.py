@@ -26,7 +26,7 @@ class ProbeCommand:
     timeout: float = 10.0
     source: str | None = None
     inside: Node | None = None
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def describe(self) -> dict[str, Any]:
         """The fields of the agent's op `run`."""
