@@ -48,6 +48,9 @@ _DIGITS = b"0123456789"
 _MOST_LINE_SHAPES = 200_000
 _MOST_WATCHED = 20_000
 _TIMES_GROWN = 3
+# Of a flood of one shape, lines beyond these many are only sampled: enough for each of many ranks to be seen.
+_PARSED_WHOLE = 20_000
+_SAMPLED = 64
 _CLOCK = re.compile(rb"\d{4}-\d\d-\d\d[ T_][\d:.,]+|\d\d:\d\d:\d\d[.,\d]*|\[ *\d+\.\d{6}\]|\bE?\d{4} |\b20\d\d\b")
 _NUMBER = re.compile(rb"\d+(?:\.\d+)?")
 
@@ -61,6 +64,7 @@ class LineFilter:
 
     def __init__(self) -> None:
         self._shapes: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
         self._watched: dict[int, tuple[int, tuple[float, ...]]] = {}
 
     def kind(self, line: bytes) -> int:
@@ -74,7 +78,11 @@ class LineFilter:
                 known = _UNDECIDED
             self._shapes[shape] = known
         if known == _UNDECIDED:
-            known = self._watch(shape, line)
+            return self._watch(shape, line)
+        if known & WORTH:
+            count = self._counts[shape] = self._counts.get(shape, 0) + 1
+            if count > _PARSED_WHOLE and count % _SAMPLED:
+                return known & ~WORTH
         return known
 
     def _watch(self, shape: int, line: bytes) -> int:

@@ -328,3 +328,13 @@ def test_unknown_trouble_has_its_place_and_what_came_before() -> None:
     (finding,) = told(*lines)
     assert (finding.code, finding.nodes, finding.ranks) == ("log-unknown", ("gpu4",), (5,))
     assert finding.seen.startswith('rank 5 on gpu4: "[E] the frob is bent" (a.log:3)')
+
+
+def test_a_flood_of_one_line_is_sampled() -> None:
+    """What it says is known after some thousands; each rank of a large job is still seen."""
+    reader = LogScanner()
+    reader.begin("a.log")
+    for number in range(22_000):
+        reader.take(f"[rank{number % 3000}]: [E] the frob is bent {number}".encode())
+    (trouble,) = reader.reading().troubles
+    assert 20_000 <= trouble.count < 20_100
