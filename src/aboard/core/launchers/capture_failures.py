@@ -14,7 +14,7 @@ from aboard.diagnoses.usage.pasted_commands import quote_command_line
 # How a script ended that reports no failure.
 FINE = "ended with exit code 0"
 _LONGEST_COMMAND = 300
-_FORBIDDEN = re.compile(r"can't start (\S*/\S*): Permission denied")
+_FORBIDDEN = re.compile(r"can't start (\S+): Permission denied")
 # What the node's reason says, and the fix.
 _ESCAPES = (
     ("container", "container"),
@@ -30,7 +30,7 @@ _ESCAPES = (
 def build_no_launcher_error(node: str, command: Sequence[str], end: str, launch: Sequence[str]) -> InputError:
     """The script ended on the first node; `launch` are the words that the user typed before `--`."""
     seen = f"{_join(command)} {end}, and called no launcher"
-    if forbidden := _FORBIDDEN.search(end):
+    if (forbidden := _FORBIDDEN.search(end)) and "/" in forbidden[1]:
         return InputError.of(captured_scripts.NONE, node, seen, "mode", script=forbidden[1], node=node)
     rest = {
         "launch": quote_command_line([*launch, "--no-capture"]),
