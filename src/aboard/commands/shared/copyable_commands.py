@@ -1,5 +1,8 @@
 """Commands printed so that they can be copied: never broken, with the remark moved above if there is no room."""
 
+import re
+import shlex
+
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -8,12 +11,14 @@ from aboard.commands.shared.labelled_text import wrap_labelled
 
 # What a command is for, or where to run it, follows the command after this.
 REMARK = "    # "
+_SHARP = "# "
 
 
 class CopyableCommands:
     """Each line after the indent; a remark that does not fit beside its command goes above it.
 
-    The terminal wraps a command that is too wide, so that it is copied as one line: print this with `crop=False`.
+    Whatever is pasted of it, no part of a remark is run. The terminal wraps a command that is too wide, so that it is
+    copied as one line: print this with `crop=False`.
     """
 
     def __init__(self, lines: str, *, first: Text) -> None:
@@ -24,15 +29,28 @@ class CopyableCommands:
         indent = self._first
         beside = options.max_width - cell_len(indent.plain)
         for line in self._lines:
-            command, mark, remark = line.partition(REMARK)
+            command, mark, remark = split_remark(line)
             if mark and cell_len(line) > beside:
-                yield from wrap_labelled(indent, f"# {remark}", options.max_width, style="dim")
-                indent = _make_blank(indent)
+                for part in wrap_labelled(Text(), remark, beside - len(_SHARP)):
+                    yield Text.assemble(indent, (_SHARP + part.plain, "dim"), no_wrap=True, overflow="ignore")
+                    indent = _make_blank(indent)
             rendered = Text.assemble(indent, (command, "green"), no_wrap=True, overflow="ignore")
             if mark and cell_len(line) <= beside:
                 rendered.append(mark + remark, style="dim")
             yield rendered
             indent = _make_blank(indent)
+
+
+def split_remark(line: str) -> tuple[str, str, str]:
+    """The command, what comes before its remark, and the remark: the same text in a quoted word is no remark."""
+    for mark in re.finditer(REMARK, line):
+        command = line[: mark.start()]
+        try:
+            shlex.split(command)
+        except ValueError:
+            continue
+        return command, REMARK, line[mark.end() :]
+    return line, "", ""
 
 
 def _make_blank(indent: Text) -> Text:

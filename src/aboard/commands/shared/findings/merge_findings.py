@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from aboard.commands.shared.copyable_commands import REMARK
+from aboard.commands.shared.copyable_commands import split_remark
 from aboard.core.cluster.node_sets import fold_names
 from aboard.diagnoses import Finding, Fix
 
@@ -41,7 +41,7 @@ def _join_group(group: list[Finding]) -> Finding:
 
 def _repeat_for_nodes(line: str, nodes: Sequence[str]) -> str:
     """The line for all nodes: a loop if its command names the node, or one line each if it is in single quotes."""
-    command, mark, remark = line.partition(REMARK)
+    command, mark, remark = split_remark(line)
     *before_names, _ = accumulate(command.split(_NAME))
     if any(before.count("'") % 2 for before in before_names):
         return "\n".join(line.replace(_NAME, node) for node in nodes)
