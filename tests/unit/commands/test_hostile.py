@@ -141,7 +141,7 @@ def test_no_word_of_an_event_reaches_a_screen_as_it_came(kind: str) -> None:
     frame: frames.Message = {"event": 1, "kind": kind, "wall": 1.0, "child": "0", "pid": 7, "code": 1, "phase": "torch"}
     # Numbers, and words of ours: any other is refused.
     frame |= {"port": 29500, "uid": 1001, "cause": "lease", "process": "guard", "obstacle": "full", "number": 1}
-    frame |= {"command": list(HOSTILE)}
+    frame |= {"command": list(HOSTILE), "marker": "0" * 64}
     frame |= {name: text for name, text in said.items() if name not in frame and name not in NUMBERS_AND_LISTS}
     first = parse_event({"event": 1, "kind": "started", "wall": 0.5, "child": "0", "pid": 7}, "n1", 0.0, {"0"})
     event = parse_event(frame, "n1", 0.0, {"0"})

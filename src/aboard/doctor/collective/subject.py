@@ -208,7 +208,7 @@ SUBJECT = Subject(
         *NCCL_RULES,
         make_unknown_rule(TORCH),
     ),
-    diagnoses=(*list_diagnoses(collective), gpu.CUDA, *list_unknown_diagnoses((TORCH,))),
+    diagnoses=(*list_diagnoses(collective), *list_unknown_diagnoses((TORCH,))),
     untested=list_untested_nodes,
 )
 

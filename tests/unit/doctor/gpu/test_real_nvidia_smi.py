@@ -1,6 +1,6 @@
 """What the real nvidia-smi 535, 550 and 555 print for 18 states of one of 8 GPUs, on a mock of the driver's library.
 
-The recordings are of an H100 and of a GB200 profile: `recordings/nvidia-smi.json.xz`. The mock doesn't show every
+The recordings are of an H100 and of a GB200 profile: `nvidia-smi.json.xz`. The mock doesn't show every
 state, and crashes in a full `-q`: its sections were recorded one by one, and are put together here.
 """
 
@@ -46,7 +46,7 @@ NOT_SHOWN = {
 
 @cache
 def _load() -> dict[str, Any]:
-    path = Path(__file__).parents[2] / "recordings" / "nvidia-smi.json.xz"
+    path = Path(__file__).with_name("nvidia-smi.json.xz")
     document: dict[str, Any] = json.loads(lzma.decompress(path.read_bytes()))
     return document
 
