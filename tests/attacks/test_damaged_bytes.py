@@ -17,6 +17,7 @@ DAMAGED = {
     "deep": DEEP,
     "deeper than Python reads": b"[" * 100_000 + b"]" * 100_000,
     "deep behind brackets in texts": b'["[[]",' + DEEP + b"]",
+    "deep behind brackets in texts that pair with its own": b'["]",' * 400 + b"1" + b',"["]' * 400,
     "cut": b'{"a": [1, 2',
     "not UTF-8": b'"\xff"',
     "number of too many digits": b"9" * 5000,

@@ -29,6 +29,7 @@ SMALL = 256 * 1024
 MOST_DEPTH = 64
 # Exact in every program that reads JSON.
 MOST = 2**53
+ALIKE = bytes.maketrans(b"{}", b"[]")
 NOT_BRACKETS = bytes(set(range(256)).difference(b"[]{}"))
 # No JSON begins like this: four bytes of length follow, that much JSON, then raw bytes. As JSON, a file's bytes would
 # take twice the space.
@@ -128,24 +129,21 @@ def _parse_json(data: bytes) -> Any:
     if len(data) > SMALL and sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise FrameError("a frame of more than %d values" % MOST_VALUES)
     value = json.loads(data.decode("utf-8", "surrogatepass"))
-    if _may_be_deep(data):
-        level = [value]
-        for _ in range(MOST_DEPTH + 1):
-            inner = (each.values() if isinstance(each, dict) else each for each in level)
-            level = [each for values in inner for each in values if isinstance(each, (dict, list))]
-            if not level:
-                return value
+    if _is_deep(data):
         raise FrameError("nested more than %d deep" % MOST_DEPTH)
     return value
 
 
-def _may_be_deep(data: bytes) -> bool:
-    """Removes innermost brackets until none are left: ten times as fast as a walk, but counts those in texts, too."""
-    brackets = data.translate(None, NOT_BRACKETS)
+def _is_deep(data: bytes) -> bool:
+    """Removes innermost brackets of valid JSON until none are left: ten times as fast as a walk."""
+    if data.count(b"[") + data.count(b"{") <= MOST_DEPTH:
+        return False
+    # Those in texts don't count, and could hide others: texts are every second part between quotes.
+    parts = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    brackets = b"".join(parts[::2]).translate(ALIKE, NOT_BRACKETS)
     for _ in range(MOST_DEPTH):
-        before = len(brackets)
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets or len(brackets) == before:
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
             break
     return bool(brackets)
 

@@ -41,7 +41,7 @@ TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
 # A script may call the hook and continue; one that does so endlessly gets only this many reports.
 RAISED_LIMIT = 8
 # Checkpoints that one rank may report, and files in one report.
-SAVED_LIMIT, SAVED_FILES, SAVED_CHARS = 10_000, 500, 100
+SAVED_LIMIT, SAVED_FILES, SAVED_CHARS, MARKER_DIGITS = 10_000, 500, 100, 64
 DATAGRAM_BYTES = 128 * 1024
 # How many reports are read before other descriptors have their turn.
 BATCH_SIZE = 64
@@ -320,7 +320,9 @@ class BeaconReceiver:
         if beacon.saved <= SAVED_LIMIT:
             files = [str(name)[:SAVED_CHARS] for name in saved["files"][:SAVED_FILES]]
             name, serial = str(saved["checkpoint"])[:SAVED_CHARS], _parse_number(int(saved["serial"]))
-            marker = {"marker": str(saved["marker"])[:SAVED_CHARS]} if "marker" in saved else {}
+            marker = frames.decode_fields(saved, {"marker": str}) if "marker" in saved else {}
+            if marker and (len(marker["marker"]) != MARKER_DIGITS or set(marker["marker"]) - set("0123456789abcdef")):
+                raise ValueError("no hash of a marker")
             self._emit("saved", wall=wall, child=child, checkpoint=name, serial=serial, files=files, **marker)
             self.on_saved()
 

@@ -470,6 +470,9 @@ def test_the_parts_of_a_checkpoint_are_told(clean: list[Run]) -> None:
         """b.armed.answer('"saved":{"checkpoint":"step-000002","serial":3,"files":["a","b"]}')\n"""
         """b.armed.answer('"saved":{"checkpoint":"step-000002","serial":-1,"files":[]}')\n"""
         """b.armed.answer('"saved":"no"')\n"""
+        # The head would take neither, and drop the link to the whole node.
+        """b.armed.answer('"saved":{"checkpoint":"step-000003","serial":4,"files":[],"marker":"?"}')\n"""
+        """b.armed.answer('"saved":{"checkpoint":"step-000004","serial":5,"files":[],"marker":["0"]}')\n"""
     )
     ran(run, rank(source))
     (saved,) = told(run, "saved")
