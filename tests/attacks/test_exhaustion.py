@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,25 @@ from aboard.commands.sync.trees.source_tree import scan_code
 from aboard.commands.why.log_files import diagnose_logs
 from aboard.config.yaml_tree import parse_tree
 from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.evidence.nccl_ras import MAX_ENTRIES, MAX_TOPICS, RasReading
 from aboard.core.probes.probe import CommandOutput
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.core.trust.public_keys import find_known_keys
 from aboard.diagnoses import InputError
+from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.trainer.checks import resumable_checkpoints
 
 SECONDS = 2.0
+MANY = "9" * 12
+LYING_LOGS = {
+    "world": f"n1:1:1 [0] NCCL INFO comm 0x1 rank 3 nranks {MANY} cudaDev 3 - Init START\n",
+    "rank": f"[rank{MANY}]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST) ran\n",
+    "torchrun's rank": f"  time : 2026-11-15\n  host : n1\n  rank : {'9' * 5_000} (local_rank: 0)\n  exitcode : 1\n",
+    "messages": "".join(f"h{number}x: RuntimeError: CUDA out of memory\n" for number in range(3_000)),
+}
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "/dev/stdin", "pipe"])
@@ -90,6 +100,44 @@ def test_a_log_of_repeated_words_is_diagnosed_at_once(tmp_path: Path, word: str)
     (tmp_path / "job.log").write_text(f"{word * (16_000 // len(word))}\x07\n" * 40)
     with within(SECONDS):
         diagnose_logs([str(tmp_path / "job.log")])
+
+
+@pytest.mark.parametrize("log", LYING_LOGS.values(), ids=LYING_LOGS)
+def test_a_number_in_a_log_is_no_amount_of_work(tmp_path: Path, log: str) -> None:
+    """Whatever size of the world, ranks, exit codes or groups a log claims, its lines are what it costs."""
+    (tmp_path / "job.log").write_text(log)
+    with within(SECONDS):
+        diagnose_logs([str(tmp_path / "job.log")])
+
+
+def test_long_lines_of_a_log_are_not_kept() -> None:
+    """Eight lines of trouble with 16 KB each, no two alike: the scanner remembers a small part of each."""
+    scanner = LogScanner()
+    scanner.begin("job.log")
+    tracemalloc.start()
+    for number in range(8):
+        scanner.take(b"error: \xf0\x9f\x98\x80 failed %s %s" % (bytes([ord("a") + number]), b"-" * 16_000))
+    held, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert scanner.reading().troubles
+    assert held < 700_000
+
+
+def test_a_report_of_ras_without_end_keeps_a_limited_number_of_ranks_and_kinds() -> None:
+    """Ranks of one state, missing ranks and kinds of collectives: each has its limit."""
+    reading = RasReading()
+    reading.take("#0-0 (abc) MISMATCH")
+    reading.take("  999999999 ranks have launched up to operation 5")
+    for number in range(MAX_ENTRIES + 9):
+        reading.take(f"  Rank {number} -- GPU 0 managed by process 1 on node 10.0.0.1")
+    for number in range(99):
+        reading.take(f"  The missing ranks: {'1,' * 1_900}")
+        reading.take(f"  Communicator ranks have different K{number} operation counts")
+        reading.take("  1 ranks have launched up to operation 5")
+    (comm,) = reading.comms()
+    assert len(comm.missing_ranks) == MAX_ENTRIES
+    assert max(len(part.ranks) for _kind, parts in comm.launched for part in parts) == MAX_ENTRIES
+    assert len(comm.launched) == MAX_TOPICS
 
 
 def test_a_compressed_log_without_end_is_read_line_by_line(tmp_path: Path) -> None:

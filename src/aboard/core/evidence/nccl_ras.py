@@ -13,6 +13,7 @@ from aboard.lazy_dataclass import dataclass
 
 # Entries kept of each kind; more add no information.
 MAX_ENTRIES = 4096
+MAX_TOPICS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,8 @@ class _Comm:
         if found := _MISSING.match(line):
             self.missing, self.topic = int(found[1]), "missing"
         elif found := _MISSING_RANKS.match(line):
-            self.missing_ranks += [RasRank(number=int(word)) for word in re.findall(_NUMBER, found[1])[:MAX_ENTRIES]]
+            numbers = re.findall(_NUMBER, found[1])[: MAX_ENTRIES - len(self.missing_ranks)]
+            self.missing_ranks += [RasRank(number=int(word)) for word in numbers]
         elif found := _DIFFER.match(line):
             self.topic = found["what"].removesuffix(" operation counts")
         elif found := _FAILED.match(line):
@@ -153,14 +155,14 @@ class _Comm:
             self.missing_ranks += [rank] if len(self.missing_ranks) < MAX_ENTRIES else []
         elif found["what"]:
             self._part(1, found["what"].strip(), (rank,))
-        elif parts and len(parts[-1].ranks) < parts[-1].count:
+        elif parts and len(parts[-1].ranks) < min(parts[-1].count, MAX_ENTRIES):
             last = parts[-1]
             parts[-1] = RasPart(count=last.count, what=last.what, reached=last.reached, ranks=(*last.ranks, rank))
 
     def _part(self, count: int, text: str, ranks: tuple[RasRank, ...]) -> None:
         reached, state, reported = _REACHED.search(text), _STATE.search(text), _REPORTED.search(text)
-        parts = self.parts.setdefault(self.topic, [])
-        if len(parts) >= MAX_ENTRIES:
+        parts = self.parts.setdefault(self.topic, []) if len(self.parts) < MAX_TOPICS else self.parts.get(self.topic)
+        if parts is None or len(parts) >= MAX_ENTRIES:
             return
         if reached is not None:
             number = int(reached[1] or 0)

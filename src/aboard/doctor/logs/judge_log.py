@@ -106,7 +106,8 @@ def _build_verdict(chosen: Sighting, fatal: list[Sighting], log: ScannedLog) -> 
     reason = _find_reason(chosen, log)
     if reason is not None:
         finding = replace(finding, seen=f"{finding.seen}; the log also says {format_trouble(reason, log)}")
-    after = [each for each in fatal if each is not chosen and find_code(each, log) != finding.code]
+    codes = {each.code: find_code(each, log) for each in {one.code: one for one in fatal}.values()}
+    after = [each for each in fatal if each is not chosen and codes[each.code] != finding.code]
     return replace(finding, consequences=tuple(_list_consequences(after, finding)))
 
 

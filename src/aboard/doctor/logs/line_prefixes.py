@@ -8,6 +8,7 @@ from aboard.lazy_dataclass import dataclass
 # CSI and OSC sequences of terminals, and whatever else moves a cursor.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 _MOST_PREFIXES = 8
+_LONGEST_HOST = 253
 # A name with a digit, a dot or a dash in it, before a colon: pdsh and DeepSpeed put the host there.
 _HOST = r"(?=[\w.-]*[\d.-])(?P<node>[A-Za-z][\w-]*(?:\.[\w-]+)*|\d{1,3}(?:\.\d{1,3}){3})"
 _NO_HOST = re.compile(
@@ -111,7 +112,7 @@ def _strip_prefix(parsed: ParsedLogLine) -> bool:
             continue
         groups = found.groupdict()
         node = groups.get("node")
-        if node and ((parsed.node and form is _PREFIXES[-1]) or _NO_HOST.match(node)):
+        if node and (len(node) > _LONGEST_HOST or (parsed.node and form is _PREFIXES[-1]) or _NO_HOST.match(node)):
             continue
         parsed.node = node or parsed.node
         # A launcher that forwards ranks' lines adds a level of its own, which is meaningless.

@@ -22,6 +22,7 @@ from aboard.lazy_dataclass import dataclass
 
 LINE_LIMIT = 16_384
 _SHOWN = 400
+_MOST_OF_GROUP = 1_000
 _MOST_SIGHTINGS = 20_000
 _MOST_SHAPES = 50_000
 _BEFORE = 5
@@ -32,7 +33,7 @@ SURVIVED = 100
 _DIGITS = re.compile(r"\d+")
 _RECENT = 40
 # torchrun's summary of a failure, one field a line.
-_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S{1,255})(?: \((?:local_rank|pid): (\d+)\))?")
 # NCCL logs each connection attempt as INFO; the last one is fatal.
 _LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
 # Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
@@ -70,9 +71,10 @@ class LogScanner:
         self._filter = LineFilter()
         self._recent: deque[bytes] = deque(maxlen=_RECENT)
         self._seen: dict[tuple[object, ...], Sighting] = {}
-        self._fitting: dict[str, tuple[KnownMessage, ...]] = {}
-        self._troubles: dict[str, Trouble] = {}
-        self._weights: dict[str, int] = {}
+        # By the hashes of shapes, which may have 16 KB each.
+        self._fitting: dict[int, tuple[KnownMessage, ...]] = {}
+        self._troubles: dict[int, Trouble] = {}
+        self._weights: dict[int, int] = {}
         self._moves = self._moved = self._closed = 0
         self._moved_line = self._first = b""
         self._to_the_end = False
@@ -171,7 +173,7 @@ class LogScanner:
 
     def _note_trouble(self, parsed: ParsedLogLine, line: str) -> None:
         """Keeps a line that looks like trouble and matches no message."""
-        shape = _DIGITS.sub("0", line)
+        shape = hash(_DIGITS.sub("0", line))
         known = self._troubles.get(shape)
         if known is not None:
             known.count, known.last_at, known.moves = known.count + 1, self._lines, self._moves
@@ -213,7 +215,7 @@ class LogScanner:
 
     def _match_messages(self, text: str) -> tuple[KnownMessage, ...]:
         """The messages that match lines of this shape, cached: a flood of errors is mostly one line."""
-        shape = _LONG_NUMBER.sub("0", text)
+        shape = hash(_LONG_NUMBER.sub("0", text))
         known = self._fitting.get(shape)
         if known is None:
             near = dict.fromkeys([number for word, number in self._words if word in text])
@@ -254,7 +256,7 @@ class LogScanner:
     def _record_summary(self) -> None:
         block, self._block = self._block, {}
         code = block["exitcode"]
-        rank = int(block["rank"]) if block.get("rank", "").isdecimal() else None
+        rank = _parse_number({"rank": Untrusted(block.get("rank", ""))}, "rank", None)
         source = ParsedLogLine(text="", node=block.get("host", ""), rank=rank, at=parse_timestamp(block["time"]))
         self._index.add_prefix(source)
         known = (SUMMED_UP_KILLED if code.startswith("-") else SUMMED_UP)[self._root_cause]
@@ -279,7 +281,9 @@ class LogScanner:
         exception: LoggedException | None,
     ) -> None:
         diagnosis, message = known
-        groups = {name.rstrip("234"): Untrusted(value) for name, value in found.groupdict().items() if value}
+        groups = {
+            name.rstrip("234"): Untrusted(value[:_MOST_OF_GROUP]) for name, value in found.groupdict().items() if value
+        }
         node, rank = self._find_source(parsed, groups)
         mild = parsed.mild and message.role in (PatternRole.CAUSE, PatternRole.WAIT, PatternRole.ECHO)
         key = (id(message), node, rank, mild, len(self._files))

@@ -117,10 +117,10 @@ class NcclLogSummary:
     def add_watchdog_line(self, rank: int, text: str) -> None:
         """Adds a line of torch's watchdog for a rank; of several groups, the first work that timed out counts."""
         work = parse_work(text)
-        if work is not None:
+        if work is not None and len(self.works) < MOST_RANKS:
             self.works.setdefault(rank, work)
         last = _LAST.search(text)
-        if last and rank not in self.last:
+        if last and rank not in self.last and len(self.last) < MOST_RANKS:
             self.last[rank] = int(last["enqueued"]), int(last["completed"])
 
     def open(self) -> list[NcclRank]:
@@ -198,7 +198,7 @@ def format_stall(stall: NcclStall) -> str:
 def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[int, ...]:
     """Ranks of the world that no process in the log has; empty when the world size is unknown."""
     there = {each.rank for each in ranks if each.rank is not None}
-    return tuple(rank for rank in range(world) if rank not in there) if world and there else ()
+    return _list_others(there, world) if world and there else ()
 
 
 def _update_rank(known: NcclRank, text: str) -> None:
@@ -229,5 +229,10 @@ def _pick_minority(all_ranks: tuple[int, ...], some: set[int], most: int) -> tup
 def _list_absent_ranks(waiting: tuple[int, ...], world: int | None) -> tuple[int, ...]:
     if world is None:
         world = max(waiting) + 1
-    absent = tuple(rank for rank in range(world) if rank not in set(waiting))
+    absent = _list_others(set(waiting), world)
     return absent if len(absent) <= len(waiting) else ()
+
+
+def _list_others(ranks: Collection[int | None], world: int) -> tuple[int, ...]:
+    """The other ranks of the world; none of one that cannot be, whatever a log says."""
+    return tuple(rank for rank in range(world) if rank not in ranks) if world <= MOST_RANKS else ()

@@ -23,7 +23,7 @@ _FATAL = re.compile(
 _ERROR = re.compile(
     r"NCCL (?:WARN|ERROR) |\[(?:E|F|ERR|ERROR|FATAL|CRITICAL|error|fatal|critical)\]|<[0-3]>\[?"
     r"|\b(?:ERROR|FATAL|CRITICAL)\b(?:[:\s|\]]| -)|(?:^|[\s:])(?i:fatal error|fatal|error)(?:\(\w{1,60}\))?:(?=\s)"
-    r"|^(?:kern|daemon|user|syslog) +:(?:emerg|alert|crit|err) |^[0-3],\d+,\d+,|\bMPI_ABORT\b|PMI\w* (?:error|fail)"
+    r"|^(?:kern|daemon|user|syslog) +:(?:emerg|alert|crit|err) |^[0-3],\d+,\d+,|\bMPI_ABORT\b|PMI\w{0,9} (?:error|fail)"
     r"|(?i:unhandled exception|uncaught exception)|\bhardware error\b"
 )
 _WORDS = re.compile(
@@ -119,7 +119,7 @@ def rank_troubles(
     return sorted(found, key=lambda each: (-each.weight, each.file, each.line))
 
 
-def thin_out(troubles: dict[str, Trouble]) -> None:
+def thin_out(troubles: dict[int, Trouble]) -> None:
     """Of too many shapes, keeps the first of the worst and the newest."""
     if len(troubles) >= _MOST:
         worst = sorted(troubles, key=lambda shape: -troubles[shape].weight)[: _MOST // 4]
