@@ -25,7 +25,7 @@ aws=(?:AROA|AIDA)[A-Za-z0-9]{12,} tencent=AKID[A-Za-z0-9]{12,} google=GOCSPX-[\w
 openrouter=sk-or-[\w-]{16,} nvidia=nvapi-[\w-]{20,} wandb=wandb_v\d_[\w-]{16,} kaggle=KGAT_[A-Za-z0-9]{16,}
 kaggle=kgat_[A-Za-z0-9]{16,} langsmith=lsv2_[a-z]{2}_\w{20,} runpod=rpa_[A-Z0-9]{20,} nuget=oy2[a-z0-9]{43}
 docker=dckr_[po]at_[\w-]{16,} stripe=whsec_\w{16,} tailscale=tskey-[\w-]{12,} supabase=sbp_[a-f0-9]{32,}
-nostr=nsec1[a-z0-9]{40,} figma=figd_[\w-]{16,} hubspot=pat-[a-z]{2}\d-[a-f0-9-]{30,}
+deepseek=sk-[a-f0-9]{32} nostr=nsec1[a-z0-9]{40,} figma=figd_[\w-]{16,} hubspot=pat-[a-z]{2}\d-[a-f0-9-]{30,}
 """
 # Tokens with dots, from the same two sources.
 _GITLEAKS_DOTTED = rb"""

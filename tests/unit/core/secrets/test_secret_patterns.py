@@ -119,3 +119,11 @@ def test_any_value_that_was_typed_for_a_secret_is_hidden() -> None:
     assert mask_words(["--hf_token", "X"]) == ["--hf_token", MASK]
     plain = ["--eos_token", "<end>", "--tokens", "512", "--tokenizer", "gpt2", "--auth", "none", "--key", "loss"]
     assert mask_words(plain) == plain
+
+
+def test_a_prefix_and_hexadecimal_digits_are_a_key_where_a_provider_issues_such() -> None:
+    """Of DeepSeek, without a name before it; a word that ends like the prefix, and a commit, are none."""
+    digits = "27d337c6fb64003cd0ea7af867ff8282"
+    assert mask_secrets(f"401 for sk-{digits}\n") == f"401 for {MASK}\n"
+    plain = f"task-{digits} at {digits}\n"
+    assert mask_secrets(plain) == plain
