@@ -1,7 +1,8 @@
 """Attacks by a node or a rank on a resume: markers and answers that are made to stop it, or to poison it."""
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -10,18 +11,27 @@ from typing import Any, cast
 
 import pytest
 from deadlines import within
-from node_checkpoints import HALVES, OUT, record, save, share
+from node_checkpoints import HALVES, OUT, PartlyOff, record, save, share
 
+from aboard.commands.shared.local_checkpoints import choose_checkpoint
 from aboard.commands.sync.download import NodeDownload
+from aboard.commands.train.checkpoints.checkpoint_survey import CheckpointOffer, CheckpointSurvey
+from aboard.commands.train.checkpoints.gather_checkpoint import GatherRequest, gather_checkpoint
 from aboard.commands.train.checkpoints.pass_parts import PartWish, pass_parts
-from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedCheckpoint, RecordedTraining
+from aboard.commands.train.checkpoints.recorded_checkpoints import (
+    RecordedCheckpoint,
+    RecordedTraining,
+    collect_saved_parts,
+)
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.core.run.saved_markers import MARKERS, SavedMarker, choose_newest, format_markers, parse_markers
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import FileEntry
-from aboard.trainer.checkpoint.commit_marker import read_marker_hash
+from aboard.trainer.checkpoint.commit_marker import CommitMarker, read_marker_hash
+from aboard.trainer.checks.resumable_checkpoints import find_newest_checkpoint
+from aboard.transport.node_dialer import NodeDialer
 
 pytestmark = pytest.mark.ci
 
@@ -196,3 +206,144 @@ def test_ranks_on_a_shared_disk_prefer_what_the_head_vouches_for(
     assert any(note.startswith("no record of a run vouches for step-000999") for note in notes)
     monkeypatch.setenv(MARKERS, format_markers(markers))
     assert resumed(out, resume=str(out / "step-000999"))[0] == 999
+
+
+def gather(homes: Path, recorded: RecordedTraining, *, off: Sequence[str] = ()) -> str:
+    """The name of the checkpoint that an export takes."""
+    request = GatherRequest(run="r", folder=f"~/{OUT}", recorded=recorded, cache=homes / "cache", to=homes / "to")
+
+    async def main() -> str:
+        dialer = NodeDialer(lambda _node: PartlyOff(homes, off))
+        try:
+            return (await gather_checkpoint(request, dialer, lambda _progress: None)).name
+        finally:
+            await dialer.close()
+
+    return asyncio.run(main())
+
+
+def test_a_poisoned_checkpoint_is_not_exported(tmp_path: Path) -> None:
+    """Neither one that a node offers, nor one that lies in the run's directory on this machine."""
+    save(tmp_path, 10, 1)
+    recorded = vouch_for(tmp_path, "n1", 10)
+    poison(tmp_path)
+    assert gather(tmp_path, recorded) == "step-000010"
+    folder = tmp_path / "n2" / OUT
+    local = choose_checkpoint(folder, None, recorded.markers)
+    assert local is not None
+    assert local.path.name == "step-000010"
+    local = choose_checkpoint(folder, "step-000999", recorded.markers)
+    assert local is not None
+    assert local.path.name == "step-000999"
+
+
+def say_saved(node: str, rank: int, name: str, serial: int) -> Event:
+    data = {"checkpoint": Untrusted(name), "serial": serial, "files": ["rank-00001-000.safetensors"]}
+    return Event(node=node, at=1.0, kind="saved", rank=rank, data=data)
+
+
+def test_no_other_rank_makes_a_checkpoint_the_newest(tmp_path: Path) -> None:
+    """It could say that a newer one is on its node, and switch that off: no export or resume waits for it."""
+    save(tmp_path, 10, 1, copies=True)
+    said = collect_saved_parts([say_saved("n2", 1, "step-999999", 2**52)])
+    recorded = replace(vouch_for(tmp_path, "n1", 10), checkpoints=said)
+    assert gather(tmp_path, recorded, off=["n2"]) == "step-000010"
+    done = share(tmp_path, {0: "n1", 1: "n3"}, off=["n2"], recorded=recorded)
+    assert done is not None
+    assert (done.name, done.notes) == ("step-000010", ())
+
+
+def test_what_a_node_says_of_a_serial_hides_no_newer_checkpoint(tmp_path: Path) -> None:
+    """The record has the order: a node that only earlier runs had is still asked for the newest."""
+    for serial, step in enumerate((10, 20), 1):
+        save(tmp_path, step, serial, copies=True)
+    recorded = vouch_for(tmp_path, "n1", 10, 20)
+    rmtree(tmp_path / "n2" / OUT / "step-000020")
+    marker = tmp_path / "n2" / OUT / "step-000010" / "manifest.json"
+    marker.write_bytes(marker.read_bytes().replace(b'"serial":1,', b'"serial":10000000000000,'))
+    done = share(tmp_path, {0: "n3", 1: "n2"}, recorded=recorded)
+    assert done is not None
+    assert done.name == "step-000020"
+
+
+@pytest.mark.parametrize("said", [[], [say_saved("n2", 1, "step-000010", 7)]])
+def test_a_rank_does_not_hide_that_a_recorded_checkpoint_is_out_of_reach(tmp_path: Path, said: list[Event]) -> None:
+    """It could say that the recorded one was only on its own node: no other checkpoint is used for that."""
+    save(tmp_path, 10, 1)
+    saved = collect_saved_parts([say_saved("n1", 0, "step-000010", 1), *said])
+    recorded = replace(vouch_for(tmp_path, "n1", 10), checkpoints=saved)
+    rmtree(tmp_path / "n2" / OUT / "step-000010")
+    poison(tmp_path)
+    with pytest.raises(AboardError, match="not considered: step-000999: no record of a run vouches for it"):
+        share(tmp_path, {0: "n3", 1: "n2"}, off=["n1"], recorded=recorded)
+
+
+def test_no_other_checkpoint_takes_the_place_of_one_that_was_changed(tmp_path: Path) -> None:
+    """Whoever damages the recorded marker on the nodes that are left gets no checkpoint of his own resumed."""
+    save(tmp_path, 10, 1)
+    recorded = vouch_for(tmp_path, "n1", 10)
+    for node in ("n1", "n2"):
+        marker = tmp_path / node / OUT / "step-000010" / "manifest.json"
+        marker.write_bytes(b"{" + marker.read_bytes())
+    poison(tmp_path)
+    with pytest.raises(AboardError, match=r"step-000010 has no manifest.json that a record knows; .*step-000999"):
+        share(tmp_path, HALVES, recorded=recorded)
+
+
+def test_a_marker_that_a_node_summarizes_but_does_not_send_ends_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named as damaged; the head used to ask for it for ever. Nodes get no marker with another hash."""
+    save(tmp_path, 10, 1, copies=True)
+    recorded = vouch_for(tmp_path, "n1", 10)
+    save(tmp_path / "made", 10, 5)
+    theirs = (tmp_path / "made" / "n2" / OUT / "step-000010" / "manifest.json").read_bytes()
+    place = tmp_path / "n2" / OUT / "step-000010"
+
+    read_summary = CheckpointSurvey.read_summary
+
+    async def read_and_change(
+        survey: CheckpointSurvey, offer: CheckpointOffer
+    ) -> tuple[CommitMarker, FileEntry] | None:
+        found = await read_summary(survey, offer)
+        (place / "manifest.json").write_bytes(theirs)
+        return found
+
+    rmtree(tmp_path / "n1")
+    monkeypatch.setattr(CheckpointSurvey, "read_summary", read_and_change)
+    with pytest.raises(AboardError, match=r"step-000010 is skipped: its manifest.json on n2 is damaged"):
+        share(tmp_path, {0: "n3", 1: "n2"}, off=["n1"], recorded=recorded, address="no-address")
+    assert not (tmp_path / "n3" / OUT / "step-000010" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("rank", [2, 99])
+def test_a_marker_with_a_rank_that_no_run_had_stops_no_command(tmp_path: Path, rank: int) -> None:
+    """Its part is missing, and the run has fewer ranks: neither a resume nor an export breaks."""
+    save(tmp_path, 4, 2)
+    crafted = tmp_path / "n2" / OUT / "step-000009"
+    crafted.mkdir()
+    file = FILE.replace('"rank":0', f'"rank":{rank}') + ',"slices":{"model/w":[[0],[8]]}}'
+    about = {
+        "step": 9, "progress": {}, "training": {}, "step_size": 1, "world": 2, "sharding": "full", "versions": {},
+        "data": "d", "config": None, "ties": {}, "state": {},
+    }  # fmt: skip
+    fields = "".join(f"{json.dumps(name)}:{json.dumps(value)},\n" for name, value in about.items())
+    (crafted / "manifest.json").write_bytes(craft_marker(9, fields, file))
+    done = share(tmp_path, HALVES, recorded=record())
+    assert done is not None
+    assert done.name == "step-000004"
+    with pytest.raises(AboardError, match=r"step-000009 needs rank-00000-000\.safetensors, last on n"):
+        gather(tmp_path, record())
+
+
+def test_who_repeats_a_recorded_hash_does_not_decide_that_a_training_is_finished() -> None:
+    """Before ranks start, the head has only the beginning of a marker: where nodes differ, the ranks decide."""
+    path, known = Untrusted("/home/u/out/step-000010"), SavedMarker(name="step-000010", serial=5, sha256="a" * 64)
+    good = {"sha256": "a" * 64, "serial": 5, "progress": {"index": 10}}
+    finished = {**good, "progress": {"index": 10**9}}
+    assert find_newest_checkpoint({"n1": {path: good}, "n2": {path: good}}, [known]) == ("n1", path, good)
+    for answers in ({"n1": {path: good}, "n2": {path: finished}}, {"n2": {path: finished}, "n1": {path: good}}):
+        assert find_newest_checkpoint(answers, [known]) is None
+    unknown = {Untrusted(f"/home/u/out/step-{step:06d}"): {**finished, "sha256": "b" * 64} for step in range(8)}
+    assert find_newest_checkpoint({"n1": unknown}, [known]) is None
+    assert find_newest_checkpoint({"n1": unknown}) is not None

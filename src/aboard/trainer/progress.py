@@ -5,6 +5,7 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
+from aboard.core.decoding import decode
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw
 
@@ -21,8 +22,8 @@ class TrainingProgress:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "TrainingProgress":
-        """The inverse of `content`."""
-        return cls(**content)
+        """The inverse of `content`; a DecodeError for what is none."""
+        return decode(cls, dict(content), strict=True)
 
     def content(self) -> dict[str, Any]:
         return asdict(self)

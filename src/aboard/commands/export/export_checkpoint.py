@@ -151,7 +151,7 @@ def _require_empty(to: Path) -> None:
 
 def _find_local(folder: str, recorded: RecordedTraining, name: str | None) -> ChosenCheckpoint | None:
     """The checkpoint, if all of its weights are on this machine, and if the record has no newer one."""
-    chosen = choose_checkpoint(_expand_home(folder), name)
+    chosen = choose_checkpoint(_expand_home(folder), name, recorded.markers)
     if chosen is None or chosen.newest is None:
         return chosen
     if name is None and recorded.newest is not None and recorded.newest.serial > chosen.newest.serial:

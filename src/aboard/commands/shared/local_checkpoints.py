@@ -1,16 +1,18 @@
 """Finds checkpoints on this machine, and the run that saved them."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from aboard.core.run.saved_markers import SavedMarker
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
-from aboard.foreign_files import MOST_MARKER, read_foreign_file
+from aboard.foreign_files import MOST_MARKER, open_foreign_file, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
 from aboard.trainer.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
-from aboard.trainer.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker
+from aboard.trainer.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker, read_marker_hash
 from aboard.trainer.diagnoses import checkpoint as checkpoints
 
 MARKER = "manifest.json"
@@ -44,9 +46,15 @@ def find_checkpoint(what: str, name: str | None = None) -> ChosenCheckpoint | No
     return chosen
 
 
-def choose_checkpoint(folder: Path, name: str | None) -> ChosenCheckpoint | None:
-    """The one with this name, or the best if the training wants that, or the newest; None if there is none."""
+def choose_checkpoint(folder: Path, name: str | None, markers: Sequence[SavedMarker] = ()) -> ChosenCheckpoint | None:
+    """The one with this name, or the best if the training wants that, or the newest; None if there is none.
+
+    Without a name, those with these markers are preferred, which a record vouches for.
+    """
     every = list_checkpoints(folder)
+    known = {(each.name, each.sha256) for each in markers if name is None}
+    if known:
+        every = [each for each in every if (each[2].name, _read_hash(each[2])) in known] or every
     newest = max((each for each in every if name in (None, each[2].name)), default=None)
     if newest is None:
         return None
@@ -67,6 +75,15 @@ def read_intact_marker(path: Path) -> CommitMarker | None:
         return parse_marker(read_foreign_file(path / MARKER, MOST_MARKER))
     except (OSError, MarkerError):
         return None
+
+
+def _read_hash(path: Path) -> str:
+    """As the marker has it in its first line."""
+    try:
+        with open_foreign_file(path / MARKER) as file:
+            return read_marker_hash(file.readline(200).decode("ascii", "replace"))
+    except OSError:
+        return ""
 
 
 def build_no_best_error(best: BestEvaluation, newest: str, *, what: str) -> AboardError:

@@ -63,6 +63,10 @@ def read_marker(path: Path) -> CommitMarker:
     return commit_marker.parse_marker(_read_marker_bytes(path))
 
 
+def is_step_name(name: str) -> bool:
+    return _STEP.fullmatch(name) is not None
+
+
 def choose_step_name(step: int, used_names: set[str]) -> str:
     """A name that no published checkpoint has on any disk."""
     name, again = f"step-{step:06d}", 2

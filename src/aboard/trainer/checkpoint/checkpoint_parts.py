@@ -9,7 +9,7 @@ from aboard.trainer.checkpoint.commit_marker import Box, CheckpointFile, CommitM
 # One slice of a tensor; several files may contain a copy of it.
 Slice = tuple[str, Box]
 
-MODEL_PREFIX = "model/"
+MODEL_PREFIX, OPTIMIZER_PREFIX = "model/", "optimizer/"
 
 
 @dataclass(frozen=True, kw_only=True)

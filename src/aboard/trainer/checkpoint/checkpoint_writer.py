@@ -1,6 +1,6 @@
 """One save in the background, as each rank runs it: open, write, publish; all ranks agree on each step."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +21,7 @@ from aboard.trainer.checkpoint.checkpoint_folder import (
     list_unpublished,
     remove_checkpoint,
 )
-from aboard.trainer.checkpoint.commit_marker import CheckpointFile, TensorSpec
+from aboard.trainer.checkpoint.commit_marker import CheckpointFile, CommitMarker, TensorSpec
 from aboard.trainer.checkpoint.staging_buffers import StagedFile
 from aboard.trainer.diagnoses import checkpoint
 from aboard.trainer.distributed.rank_group import PROBE_PREFIX, CheckpointRanks
@@ -29,7 +29,8 @@ from aboard.trainer.metrics.head_beacon import send_saved
 
 # One hashes while the other waits for the disk.
 _WRITERS = 2
-_MOST_SERIAL = 10**12
+# Real ones rise by one; a crafted one must not leave us without a higher one that can be written.
+_MOST_SERIAL, _MOST_GAP = 10**12, 10**9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,8 +60,14 @@ class CheckpointWriter:
         self.broken: set[str] = set()
         # The step of the newest complete one; training reads it from another thread.
         self.published: int | None = None
+        # Its serial; each further one of this run is higher.
+        self.serial = 0
         # Its directory, and the seconds that the save took; None for one that was resumed from.
         self.newest: tuple[Path, float] | None = None
+
+    def continue_from(self, marker: CommitMarker) -> None:
+        """What is saved from now on is newer than this one."""
+        self.published, self.serial = marker.step, min(marker.serial, 100 * _MOST_SERIAL)
 
     def save(self, state: CheckpointState) -> list[str]:
         """Returns notes; an error is the same on all ranks, and leaves published checkpoints intact."""
@@ -76,7 +83,7 @@ class CheckpointWriter:
         about = {"serial": serial, "step": state.step, **state.about}
         lines = [line for line, _ in files]
         markers = self._group.run_collectively(lambda: {"hash": self._publish(path, about, state.tensors, lines)})
-        self.published, self.newest = state.step, (path, monotonic() - began)
+        self.published, self.serial, self.newest = state.step, serial, (path, monotonic() - began)
         marker = markers[0]["hash"] if self._group.rank == 0 else ""
         send_saved(name, serial, [draft.name for draft in drafts], marker=marker)
         size_text = format_size(sum(count for _, count in files))
@@ -91,8 +98,7 @@ class CheckpointWriter:
             drafts.extend(state.copy())
             taken = [path.name for path in list_published(self._folder)] if self._group.leads else []
             good = list_checkpoints(self._folder).good.values() if self._group.leads else ()
-            # A crafted marker must not leave us without a higher one that can be written.
-            serial = max((each for each in good if each < _MOST_SERIAL), default=0)
+            serial = find_highest_serial(good, least=self.serial)
             uncopied = list_uncopied(self._folder, taken)
             return {"step": state.step, "taken": taken, "serial": serial, "uncopied": uncopied}
 
@@ -114,7 +120,7 @@ class CheckpointWriter:
                 sync_folder(self._folder)
 
         self._group.run_collectively(make)
-        return name, 1 + max(each["serial"] for each in reports), notes
+        return name, 1 + find_highest_serial((each["serial"] for each in reports), least=self.serial), notes
 
     def _write(self, path: Path, drafts: Sequence[StagedFile]) -> list[tuple[str, int]]:
         """Writes this rank's files; returns those of all ranks as lines of the marker, with their sizes."""
@@ -183,6 +189,15 @@ def _remove_and_describe(path: Path, why: str) -> str:
     return f"removed {path.name}: {why}"
 
 
+def find_highest_serial(serials: Iterable[int], *, least: int) -> int:
+    """The highest of these, without those that are far above all others: nobody has saved so often."""
+    highest = least
+    for each in sorted(serials):
+        if each <= highest + _MOST_GAP or (not highest and each < _MOST_SERIAL):
+            highest = max(highest, each)
+    return highest
+
+
 def find_needed_for_copies(
     good: Mapping[str, int], newest: str, uncopied: Mapping[str, bool], broken: Collection[str]
 ) -> set[str]:
@@ -209,7 +224,9 @@ def find_superfluous(
     if keep is None:
         return []
     fixed = {newest, best, *needed} - {None}
-    older = sorted(good.keys() - fixed - {*broken}, key=lambda name: good[name])
+    # Nor one that claims to be newer: nobody of ours wrote it, and it must not displace good ones either.
+    ours = {name for name, serial in good.items() if serial < good.get(newest, serial + 1)}
+    older = sorted(ours - fixed - {*broken}, key=lambda name: good[name])
     return older[: max(0, len(older) - max(0, keep - len(fixed)))]
 
 

@@ -141,7 +141,8 @@ class CheckpointManager:
         )
         self.notes = outcome.notes
         self._writer.broken |= outcome.broken
-        self._writer.published = None if outcome.marker is None else outcome.marker.step
+        if outcome.marker is not None:
+            self._writer.continue_from(outcome.marker)
         self.state = {} if outcome.marker is None else outcome.marker.state
         return None if outcome.marker is None else TrainingProgress.of(outcome.marker.progress)
 

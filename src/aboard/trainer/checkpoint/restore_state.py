@@ -4,13 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from aboard.diagnoses import AboardError
+from aboard.trainer.checkpoint.checkpoint_parts import OPTIMIZER_PREFIX
 from aboard.trainer.checkpoint.commit_marker import CheckpointFile, TensorSpec
 from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint, SliceReader
 from aboard.trainer.checkpoint.tensor_slices import TensorSlice, collect_tensors, slice_model, slice_tensor
 from aboard.trainer.diagnoses import checkpoint
 from aboard.trainer.optimizer.sharded_optimizer import ShardedOptimizer
-
-_OPTIMIZER = "optimizer/"
 
 
 def find_files(
@@ -51,16 +50,16 @@ def restore_state(saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedO
 
 def _list_optimized(saved: SavedCheckpoint) -> list[str]:
     """The parameters with a state: those without a gradient have none."""
-    names = [name.removeprefix(_OPTIMIZER) for name in saved.marker.tensors if name.startswith(_OPTIMIZER)]
+    names = [name.removeprefix(OPTIMIZER_PREFIX) for name in saved.marker.tensors if name.startswith(OPTIMIZER_PREFIX)]
     return list(dict.fromkeys(name.rpartition("/")[0] for name in names))
 
 
 def _slice_state(of: str, state: dict[str, Tensor], world: int) -> list[TensorSlice]:
-    return [slice_tensor(f"{_OPTIMIZER}{of}/{key}", value, world) for key, value in state.items()]
+    return [slice_tensor(f"{OPTIMIZER_PREFIX}{of}/{key}", value, world) for key, value in state.items()]
 
 
 def _check_model(own: dict[str, TensorSpec], saved: SavedCheckpoint) -> None:
-    theirs = {name: whole for name, whole in saved.marker.tensors.items() if not name.startswith(_OPTIMIZER)}
+    theirs = {name: whole for name, whole in saved.marker.tensors.items() if not name.startswith(OPTIMIZER_PREFIX)}
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
     if differing:
         name = differing[0]

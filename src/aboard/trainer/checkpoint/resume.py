@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from aboard.core.decoding import DecodeError
 from aboard.core.run.saved_markers import SavedMarker, describe_unknown
 from aboard.diagnoses import AboardError
 from aboard.durable_files import write_atomically
@@ -16,15 +17,16 @@ from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checkpoint import commit_marker
 from aboard.trainer.checkpoint.checkpoint_copies import NAME as COPIES, write_copy_record
-from aboard.trainer.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
+from aboard.trainer.checkpoint.checkpoint_folder import CheckpointListing, is_step_name, list_checkpoints
 from aboard.trainer.checkpoint.commit_marker import CheckpointFile, CommitMarker, RunSettings
 from aboard.trainer.checkpoint.restore_state import find_files, restore_state
-from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint, check_references
 from aboard.trainer.checkpoint.setting_differences import find_differences, refuse_differences
 from aboard.trainer.diagnoses import checkpoint
 from aboard.trainer.distributed.rank_group import CheckpointRanks
 from aboard.trainer.metrics.head_beacon import send_saved
 from aboard.trainer.optimizer.sharded_optimizer import ShardedOptimizer
+from aboard.trainer.progress import TrainingProgress
 
 _THREADS = 4
 
@@ -71,7 +73,13 @@ def resume_checkpoint(
     offers = _list_offers(group, folder, names, result, (markers or ()) if how == "auto" else ())
     elsewhere: AboardError | None = None
     for offer in offers:
-        saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(group, folder, offer))
+        try:
+            saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(group, folder, offer))
+        except commit_marker.MarkerError as error:
+            # On all ranks: they have the same text.
+            result.broken.add(offer.name)
+            result.notes.append(f"skipped {offer.name}: {error}")
+            continue
         changed = find_differences(saved.marker, now())
         refuse_differences(changed, str(saved.folder))
         try:
@@ -96,11 +104,18 @@ def resume_checkpoint(
         result.notes.append(f"skipped {offer.name}: {why}")
     if elsewhere is not None:
         raise elsewhere
-    if how != "auto" or result.broken:
-        path = group.folder if how == "auto" else Path(how)
-        reasons = "".join(f"\n  {note}" for note in result.notes)
-        raise AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
+    return _require_none_broken(result, None if how == "auto" else Path(how), group.folder)
+
+
+def _require_none_broken(result: ResumeResult, named: Path | None, folder: Path) -> ResumeResult:
+    if named is not None or result.broken:
+        raise _build_unsound_error(named or folder, result.notes)
     return result
+
+
+def _build_unsound_error(path: Path, notes: Sequence[str]) -> AboardError:
+    reasons = "".join(f"\n  {note}" for note in notes)
+    return AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
 
 
 def _list_doubts(offer: _Offer, markers: Sequence[SavedMarker] | None) -> list[str]:
@@ -134,7 +149,9 @@ def _list_offers(
     reports = group.run_collectively(list_local)
     found: dict[tuple[str, str], int] = {}
     for report in reports:
-        found |= {(name, sha256): serial for name, (serial, sha256) in report["good"].items()}
+        # Another node may report any name, which leads out of the folder.
+        good = {name: each for name, each in report["good"].items() if name in (names or ()) or is_step_name(name)}
+        found |= {(name, sha256): serial for name, (serial, sha256) in good.items()}
     serials = {name for name, _sha256 in found}
     skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
     result.notes += [f"skipped {name}: {why}" for name, why in skipped.items()]
@@ -143,6 +160,10 @@ def _list_offers(
     unknown = sorted({name for name, _sha256 in found.keys() - known.keys()})
     if known and unknown:
         result.notes.append(describe_unknown(unknown, folder))
+    elif unknown and (altered := {each.name for each in markers} & {*serials, *result.broken}):
+        # Somebody changed what a record knows: nothing else may take its place.
+        notes = [*result.notes, *(f"{name} is not as a record of a run knows it" for name in sorted(altered))]
+        raise _build_unsound_error(folder, [*notes, describe_unknown(unknown, folder)])
     offers = [
         _Offer(
             name=name,
@@ -167,6 +188,11 @@ def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
     group.run_collectively(fetch)
     text = group.exchange.broadcast(own[0] if own else None, source=source)
     found = commit_marker.parse_marker(text)
+    check_references(found)
+    try:
+        TrainingProgress.of(found.progress)
+    except DecodeError as error:
+        raise commit_marker.MarkerError(f"its progress is none ({error})") from error
     if commit_marker.read_marker_hash(text) != offer.sha256:
         raise commit_marker.MarkerError(f"{path / commit_marker.NAME} was changed while it was read")
 

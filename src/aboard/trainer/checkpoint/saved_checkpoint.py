@@ -15,9 +15,10 @@ from torch import Tensor
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.durable_files import compute_sha256
+from aboard.foreign_files import require_regular_file
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checkpoint.checkpoint_folder import read_marker
-from aboard.trainer.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
+from aboard.trainer.checkpoint.checkpoint_parts import MODEL_PREFIX, OPTIMIZER_PREFIX, list_slices, select_parts
 from aboard.trainer.checkpoint.commit_marker import Box, CheckpointFile, CommitMarker, MarkerError
 from aboard.trainer.diagnoses import checkpoint
 from aboard.trainer.weights.safetensors_writer import DTYPES_BY_NAME
@@ -34,7 +35,7 @@ class SavedCheckpoint:
     def open(cls, folder: Path) -> "SavedCheckpoint":
         try:
             marker = read_marker(folder)
-            _check_references(marker)
+            check_references(marker)
         except MarkerError as error:
             seen = f"{folder} is not a checkpoint: {error}"
             raise AboardError(checkpoint.UNUSABLE, seen, parent=folder.parent) from error
@@ -87,7 +88,10 @@ class SavedCheckpoint:
     def _judge(self, file: CheckpointFile) -> str | None:
         path = self.folder / file.name
         try:
-            size = path.stat().st_size
+            status = path.stat()
+            # A pipe or device never ends, and has no size, either.
+            require_regular_file(status)
+            size = status.st_size
             if size != file.bytes:
                 return f"{file.name} has {size:,} bytes, but {file.bytes:,} were written"
             if compute_sha256(path) != file.sha256:
@@ -146,13 +150,16 @@ class SliceReader:
         return AboardError(checkpoint.DAMAGED, f"{name} can't be read from {folder}: {why}", "resume", folder=folder)
 
 
-def _check_references(marker: CommitMarker) -> None:
+def check_references(marker: CommitMarker) -> None:
     """A marker may come from somebody else: what it names must exist in it, with as many dimensions."""
     if unknown := next((each.dtype for each in marker.tensors.values() if each.dtype not in DTYPES_BY_NAME), None):
         raise MarkerError(f"its tensors have the unknown type {escape_text(unknown)}")
     shapes = {name: len(each.shape) for name, each in marker.tensors.items()}
     if not all(f"{MODEL_PREFIX}{name}" in shapes for name in marker.ties.values()):
         raise MarkerError("a tied tensor is missing")
+    states = [name.removeprefix(OPTIMIZER_PREFIX) for name in shapes if name.startswith(OPTIMIZER_PREFIX)]
+    if unknown := next((each for each in states if f"{MODEL_PREFIX}{each.rpartition('/')[0]}" not in shapes), None):
+        raise MarkerError(f"its optimizer has a state of no tensor: {escape_text(unknown)}")
     for file in marker.files:
         for name, (start, size) in file.slices.items():
             if not shapes.get(name) == len(start) == len(size):

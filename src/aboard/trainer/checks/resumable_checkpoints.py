@@ -45,15 +45,26 @@ def parse_checkpoints(answer: ProbeAnswer) -> CheckpointManifests:
 def find_newest_checkpoint(
     answers: Mapping[str, CheckpointManifests], markers: Sequence[SavedMarker] = ()
 ) -> tuple[str, Untrusted, Mapping[str, Any]] | None:
-    """The node, the directory and the manifest of the checkpoint that was saved last, as a resume would choose it."""
+    """The node, the directory and the manifest of the checkpoint that was saved last, as a resume would choose it.
+
+    None, which leaves it to the ranks, if these markers vouch for none of them, or if two nodes differ about that one.
+    """
     known = {(each.name, each.sha256): each.serial for each in markers}
     every = [(node, path, manifest) for node, manifests in answers.items() for path, manifest in manifests.items()]
 
-    def rank(path: Untrusted, manifest: Mapping[str, Any]) -> tuple[int, int, Untrusted]:
-        key = (path.raw().rpartition("/")[2], str(manifest.get("sha256")))
-        return known.get(key, -1), manifest["serial"], path
+    def identify(path: Untrusted, manifest: Mapping[str, Any]) -> tuple[str, str]:
+        return path.raw().rpartition("/")[2], str(manifest.get("sha256"))
 
-    return max(every, key=lambda each: rank(each[1], each[2]), default=None)
+    def rank(path: Untrusted, manifest: Mapping[str, Any]) -> tuple[int, int, Untrusted]:
+        return known.get(identify(path, manifest), -1), manifest["serial"], path
+
+    newest = max(every, key=lambda each: rank(each[1], each[2]), default=None)
+    if newest is None or not known:
+        return newest
+    key = identify(*newest[1:])
+    # The hash covers the tensors, too, which are not here: whoever repeats it may have changed what is before them.
+    same = all(manifest == newest[2] for _node, path, manifest in every if identify(path, manifest) == key)
+    return newest if key in known and same else None
 
 
 def _parse_manifest(head: str) -> dict[str, Any] | None:

@@ -27,11 +27,14 @@ from aboard.trainer.checkpoint.commit_marker import (
     MarkerError,
     parse_marker,
     parse_marker_summary,
+    read_marker_hash,
 )
 from aboard.transport.node_dialer import NodeDialer
 
 # Parallel downloads: more would only share the head's downlink and memory.
 AT_ONCE = 16
+# In one directory of a node: for each, a request says which marker it has.
+_MOST_CHECKPOINTS = 10_000
 # The hash and the serial are among the first lines of a marker.
 _HEAD_BYTES = 512
 _SHOWN_PARTS = 3
@@ -109,7 +112,10 @@ class CheckpointSurvey:
         async def read(node: str) -> tuple[CommitMarker, bytes]:
             size = self.held[node][offer.name].files[NAME]
             content = await self._downloads[node].read_file(f"{self._folder}/{offer.name}", NAME, size)
-            return parse_marker(content), content
+            marker = parse_marker(content)
+            if read_marker_hash(content) != offer.key:
+                raise MarkerError(f"its {NAME} was changed while it was read")
+            return marker, content
 
         return await self._find_intact(offer, read)
 
@@ -213,6 +219,10 @@ class CheckpointSurvey:
                 self.metrics_copies[download.node.name] = entry.bytes
             if entry.kind == "file" and _STEP.fullmatch(folder) and name and "/" not in name:
                 files[folder][name] = entry.bytes
+        if len(files) > _MOST_CHECKPOINTS:
+            node = download.node.name
+            seen = f"{node}: {self._folder} has more than {_MOST_CHECKPOINTS:,} checkpoints"
+            raise AboardError(file_fetch.TOO_MANY, seen, path=self._folder, node=node)
         return {
             name: HeldCheckpoint(files=sizes, marker=await self._read_key(download, name, sizes))
             for name, sizes in files.items()

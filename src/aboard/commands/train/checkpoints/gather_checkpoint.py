@@ -62,7 +62,7 @@ async def gather_checkpoint(request: GatherRequest, dialer: NodeDialer, on_progr
 
 
 async def _gather_chosen(request: GatherRequest, survey: CheckpointSurvey) -> GatheredCheckpoint:
-    every = survey.list_offers()
+    every = _prefer_known(survey.list_offers(), request)
     offers = [offer for offer in every if request.name in (None, offer.name)]
     newest = request.recorded.newest
     if request.name is None and newest is not None and newest.serial > max((each.serial for each in every), default=0):
@@ -101,6 +101,12 @@ async def _gather_chosen(request: GatherRequest, survey: CheckpointSurvey) -> Ga
         sources = sorted(survey.sources - {THIS_MACHINE.name})
         return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(sources), best=best)
     raise _build_none_error(request, survey)
+
+
+def _prefer_known(offers: Sequence[CheckpointOffer], request: GatherRequest) -> Sequence[CheckpointOffer]:
+    """Those that the record of the run vouches for, unless it knows none of them, or the user names one."""
+    keys = {(each.name, each.sha256) for each in request.recorded.markers}
+    return [each for each in offers if (each.name, each.key) in keys and request.name is None] or offers
 
 
 def _find_offer(best: BestEvaluation, offers: Sequence[CheckpointOffer]) -> CheckpointOffer | None:

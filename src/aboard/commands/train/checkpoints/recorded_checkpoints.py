@@ -51,6 +51,11 @@ class RecordedTraining:
 
     @property
     def newest(self) -> RecordedCheckpoint | None:
+        """The newest that the record vouches for: any rank may say of any checkpoint that it is newer."""
+        if self.markers:
+            name, serial = self.markers[0].name, self.markers[0].serial
+            found = self.checkpoints.get(name, RecordedCheckpoint(name=name, serial=serial))
+            return replace(found, serial=serial)
         return max(self.checkpoints.values(), key=lambda each: each.serial, default=None)
 
     def find_node(self, name: str, marker: CommitMarker, file: CheckpointFile) -> str:
@@ -60,7 +65,7 @@ class RecordedTraining:
             return recorded.nodes[file.name][0]
         for plan in self.plans:
             ranks = [node for node, _start in plan.starts()]
-            if len(ranks) == marker.world:
+            if len(ranks) == marker.world and file.rank < len(ranks):
                 return ranks[file.rank]
         return file.node
 

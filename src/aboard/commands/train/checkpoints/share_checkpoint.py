@@ -4,6 +4,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
@@ -119,6 +120,8 @@ class _Sharing:
         self._request = request
         self._survey = survey
         self._asked_all = False
+        # The keys of markers that nodes have summarized, but don't send as they were.
+        self._unreadable: set[str] = set()
 
     async def choose(self) -> _Choice | None:
         """Asks the nodes of earlier runs only if the nodes of this one don't have the newest checkpoint completely."""
@@ -136,11 +139,11 @@ class _Sharing:
             self._asked_all = True
             await self._survey.ask(self._request.recorded.nodes)
         if choice is None or behind:
-            is_lost = self._note_unreachable()
-            if is_lost and markers and not known and self._request.name is None:
-                # A checkpoint that no record knows must not take the place of one that can't be reached.
-                raise self._build_error()
-        unknown = sorted({offer.name for offer in offers if offer not in known})
+            self._note_unreachable()
+        if markers and offers and not known and self._request.name is None:
+            self._refuse_substitutes(offers)
+        keys = {offer.key for offer in known}
+        unknown = sorted({offer.name for offer in offers if offer.key not in keys})
         if known and unknown:
             self.notes.append(describe_unknown(unknown, self._request.folder))
         elif choice is not None and not known and self._request.name is None:
@@ -152,8 +155,17 @@ class _Sharing:
     def _select_known(self, offers: Sequence[CheckpointOffer]) -> list[CheckpointOffer]:
         """Those that a record vouches for, if the resume is automatic, the newest by the record first."""
         by_key = {(offer.name, offer.key): offer for offer in offers if self._request.name is None}
-        keys = [(each.name, each.sha256) for each in self._request.recorded.markers]
-        return [by_key[key] for key in keys if key in by_key]
+        known = [(each.serial, by_key.get((each.name, each.sha256))) for each in self._request.recorded.markers]
+        return [replace(offer, serial=serial) for serial, offer in known if offer is not None]
+
+    def _refuse_substitutes(self, offers: Sequence[CheckpointOffer]) -> None:
+        """What no record knows must not take the place of what can't be reached, or of what somebody has changed."""
+        names = {each.name for each in self._request.recorded.markers}
+        altered = sorted(names & {name for held in self._survey.held.values() for name in held})
+        if altered or self._survey.unreachable:
+            self.notes += [f"{name} has no {NAME} that a record knows" for name in altered]
+            self.notes.append(describe_unknown(sorted({offer.name for offer in offers}), self._request.folder))
+            raise self._build_error()
 
     async def fetch(self, choice: _Choice) -> dict[str, tuple[str, ...]] | None:
         """Fetches what nodes lack to this machine; returns the names of those files by node, the marker last.
@@ -181,6 +193,7 @@ class _Sharing:
         if needs:
             read = await self._survey.read_marker(offer)
             if read is None:
+                self._unreadable.add(offer.key)
                 return None
             await run_locally(target, make_private_folder, target)
             await run_locally(target, (target / NAME).write_bytes, read[1])
@@ -207,7 +220,7 @@ class _Sharing:
 
     async def _find_complete(self, offers: Sequence[CheckpointOffer]) -> _Choice | None:
         for offer in offers:
-            read = await self._survey.read_summary(offer)
+            read = None if offer.key in self._unreadable else await self._survey.read_summary(offer)
             if read is None:
                 self.notes.append(f"{offer.name} is skipped: its {NAME} on {format_list(offer.nodes)} is damaged")
                 continue
@@ -236,15 +249,14 @@ class _Sharing:
         ]
         self.notes.append(f"{offer.name} is not complete: it needs {describe_parts(parts)}")
 
-    def _note_unreachable(self) -> bool:
-        """Whether a newer checkpoint is in the record, and nodes that had it don't answer."""
+    def _note_unreachable(self) -> None:
+        """That a newer checkpoint is in the record, and nodes that had it don't answer."""
         newest = self._request.recorded.newest
         nodes = set() if newest is None else {node for nodes in newest.nodes.values() for node in nodes}
         gone = sorted(nodes & self._survey.unreachable.keys())
         if newest is not None and gone:
             why = "; ".join(self._survey.unreachable[node].seen for node in gone)
             self.notes.append(f"{newest.name} was last on {format_list(gone)}: {why}")
-        return bool(gone)
 
     def _build_error(self) -> AboardError:
         gone = [*self._survey.unreachable] or [*self._request.ranks.values()]
