@@ -293,6 +293,40 @@ def test_a_peer_writes_no_file_but_metrics_and_trackers(tmp_path: Path, name: st
     assert list_tree(tmp_path) == ["out/train.py"]
 
 
+def test_a_peer_makes_no_file_in_place_of_a_directory(tmp_path: Path) -> None:
+    """The trainer could not make the directory of its trackers any more."""
+    root = tmp_path / "out"
+    with run_beside(root, offer("trackers")) as (copier, _peer):
+        (root / "trackers").rmdir()
+        copier.ask("fetch", files=[], beside=PEER)
+        [*_first, [_checkpoint, _what, why]] = copier.ask("status", seconds=SOON)["lacking"]
+    assert "it offers 'trackers', which is none of the files" in why
+    assert not (root / "trackers").is_file()
+
+
+def test_a_peer_that_lists_other_names_each_time_does_not_fill_the_disk(tmp_path: Path) -> None:
+    """The limits of files and bytes are those of the directory, not of one list."""
+    lists: list[int] = []
+
+    def answer(link: socket.socket, sealed: SealedFrames, request: dict[str, Any]) -> None:
+        if request["do"] == "list":
+            lists.append(0)
+            names = [f"trackers/{len(lists)}-{number}" for number in range(450)]
+            entries = [[name, "file", 4, 0o644, 10, ""] for name in names]
+            link.sendall(sealed.pack({"entries": entries, "done": True}))
+        else:
+            link.sendall(sealed.pack({}, b"evil"))
+
+    root = tmp_path / "out"
+    with run_beside(root, answer) as (copier, _peer):
+        for _ in range(5):
+            copier.ask("status", seconds=SOON)
+            copier.ask("fetch", files=[], beside=PEER)
+        copier.ask("status", seconds=SOON)
+    assert len(lists) == 6
+    assert len(list_tree(root / "trackers")) == 2000
+
+
 def test_a_peer_that_offers_metrics_and_trackers_is_believed(tmp_path: Path) -> None:
     """The restriction of names stops nothing that a copy is for."""
     for number, name in enumerate(["metrics.jsonl", "metrics.old-1.jsonl", "trackers/tensorboard/events.1"]):

@@ -30,6 +30,7 @@ FIRST_NODE = ".first-node"
 # What a peer may ask for, and what a receiver may write, below the directory that a request names: parts of
 # checkpoints, whose hashes are known, and what is beside the checkpoints, which has none.
 _HASHED = re.compile(r"%s/(%s)" % (STEP.pattern, PART.pattern), re.ASCII)
+_FOLDER = "trackers"
 _BESIDE = re.compile(r"metrics(\.old-\d{1,6})?\.jsonl|trackers(/(?!\.\.?(/|\Z)|\.aboard-)[^/\0]+){0,6}", re.ASCII)
 REQUEST_BYTES = 8192
 # How far a sender that is late may catch up, and how often it sends at the least.
@@ -143,8 +144,10 @@ class PeerFiles:
 
     def fetch_beside(self, place: str, root: str) -> None:
         """Fetches metrics and trackers that changed since; they have no hash, but seals, and replace earlier ones."""
-        left = MOST_BESIDE_BYTES
-        for name, size, modified in self._list(place):
+        listed = self._list(place)
+        # What earlier lists brought counts, too: with other names each time, a peer would still fill the disk.
+        files, left = _measure_beside(root, {name for name, _size, _modified in listed})
+        for name, size, modified in listed[: max(0, MOST_BESIDE - files)]:
             parent, _, last = name.rpartition("/")
             folder = open_folder(root + (TREE_SEPARATOR + parent if parent else ""), make=True)
             try:
@@ -174,7 +177,7 @@ class PeerFiles:
                 fields = frames.decode_fields(reply, {"entries": [(str, str, int, int, int, str)], "done": bool})
                 for name, kind, size, _mode, modified, _target in fields["entries"]:
                     if kind == "file":
-                        if not _BESIDE.fullmatch(name):
+                        if not _BESIDE.fullmatch(name) or name == _FOLDER:
                             raise WrongContent("it offers %r, which is none of the files that are copied" % name[:200])
                         found.append((name, size, modified * 1000))
             except ValueError as error:
@@ -214,6 +217,19 @@ class PeerFiles:
 def _is_hashed(request: frames.Message) -> bool:
     """Whether the receiver knows the SHA-256 of what the request asks for; both ends decide it by the name alone."""
     return request.get("do") == "read" and _HASHED.fullmatch(str(request.get("name"))) is not None
+
+
+def _measure_beside(root: str, wanted: set[str]) -> tuple[int, int]:
+    """How many files there are besides the wanted ones, and how many bytes may still come."""
+    files, left = 0, MOST_BESIDE_BYTES
+    for at, _folders, names in os.walk(os.path.join(root, _FOLDER)):
+        for name in names:
+            path = os.path.join(at, name)
+            if os.path.relpath(path, root) not in wanted:
+                files += 1
+                with contextlib.suppress(OSError):
+                    left -= os.lstat(path).st_size
+    return files, left
 
 
 def _is_same(folder: int, name: str, size: int, modified: int) -> bool:
