@@ -69,7 +69,10 @@ def test_a_crafted_marker_is_named_and_the_good_checkpoint_is_found(tmp_path: Pa
     done = share(tmp_path, HALVES, recorded=record())
     assert done is not None
     assert done.name == "step-000004"
-    assert done.notes == ("step-000009 is skipped: its manifest.json on n2 is damaged",)
+    assert done.notes == (
+        "step-000009 is skipped: its manifest.json on n2 is damaged",
+        "no record of a run vouches for step-000004",
+    )
 
 
 def test_a_node_that_never_gets_further_is_not_waited_for(tmp_path: Path) -> None:

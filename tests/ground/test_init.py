@@ -43,4 +43,5 @@ def test_init_works_before_any_login_is_possible(make_box: Callable[..., Sandbox
         "Wrote aboard.yaml with 2 nodes.",
         "Next: aboard trust    # lets you log in to n[1-2]",
     ]
-    assert '- "n[1-2] slots=2"  # not reached: host key unknown' in box.head.run(["cat", "aboard.yaml"]).stdout
+    written = box.head.run(["cat", "aboard.yaml"]).stdout
+    assert '- "n[1-2] slots=2"  # aboard init did not reach it: host key unknown' in written
