@@ -29,7 +29,7 @@ MANY = "9" * 12
 LYING_LOGS = {
     "world": f"n1:1:1 [0] NCCL INFO comm 0x1 rank 3 nranks {MANY} cudaDev 3 - Init START\n",
     "rank": f"[rank{MANY}]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST) ran\n",
-    "torchrun's rank": f"  time : 2026-11-15\n  host : n1\n  rank : {'9' * 5_000} (local_rank: 0)\n  exitcode : 1\n",
+    "torchrun's rank": f"  time  : 2026-11-15\n  host  : n1\n  rank  : {'9' * 5_000} (local_rank: 0)\n  exitcode : 1\n",
     "messages": "".join(f"h{number}x: RuntimeError: CUDA out of memory\n" for number in range(3_000)),
 }
 

@@ -24,7 +24,6 @@ from aboard.commands.launch.slurm.continue_job import continue_training, requeue
 from aboard.commands.launch.slurm.job_conductor import JobWatch, record_own_job
 from aboard.commands.launch.slurm.watch_job import VIEWER_SECONDS
 from aboard.core.exit_codes import EXIT_INTERRUPTED
-from aboard.core.launchers.capture_failures import build_late_failure
 from aboard.core.plan.plan import Plan
 from aboard.core.run.events import Event
 from aboard.core.slurm.job_ending import JobEnding
@@ -155,6 +154,8 @@ class LaunchSession:
                 notifier.note_end(code=end.exit_code, why=why)
             return result
         if outcome.code == 0 and end.code != 0:
+            from aboard.core.launchers.capture_failures import build_late_failure  # noqa: PLC0415 - only for scripts
+
             failure = build_late_failure(self.run.id, end.node, end.reason)
             outcome = replace(outcome, code=end.exit_code, why=why, findings=(failure, *outcome.findings))
         step = None if result.progress is None else result.progress.step

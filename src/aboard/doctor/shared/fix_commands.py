@@ -23,7 +23,7 @@ _WIDEST = {4: 16, 6: 48}
 _SHOWN = 16
 # The link states in which a NIC may well carry traffic.
 LINK_UP = ("up", "unknown", "")
-_RELAUNCH = re.compile(r"(?: +# (?=then launch again))?[;,]? *(?:then |if not, )?launch again.*")
+_RELAUNCH = re.compile(r"(?:(?<! ) +(?:# (?=then launch again))?|[;,] *)?(?:then |if not, )?launch again.*")
 _Address = IPv4Address | IPv6Address
 
 

@@ -204,7 +204,7 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
     run = Runs.of(os.environ).open_run(run_id)
     assert read_slurm_job(run) == SlurmJob(id=12, batch_host="n1")
     said_why = aboard("why", run_id).stdout
-    assert said_why.startswith(f"{run_id} is stopped, ")
+    assert said_why.startswith(f"{run_id} stopped ")
     assert f" ago ({why}" in said_why
     assert aboard("status").stdout.splitlines()[1].split("\t")[5].startswith(why)
 
