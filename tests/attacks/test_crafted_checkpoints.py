@@ -15,9 +15,10 @@ from aboard.core.run.saved_markers import MARKERS, SavedMarker, format_markers
 from aboard.diagnoses import AboardError
 from aboard.trainer.checkpoint.checkpoint_folder import list_checkpoints
 from aboard.trainer.checkpoint.checkpoint_writer import find_highest_serial, find_superfluous
-from aboard.trainer.checkpoint.commit_marker import parse_marker, read_marker_hash
+from aboard.trainer.checkpoint.commit_marker import CommitMarker, RunSettings, parse_marker, read_marker_hash
 from aboard.trainer.checkpoint.resume import ResumeResult, _list_offers
 from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.trainer.checkpoint.setting_differences import find_differences
 from aboard.trainer.distributed.json_exchange import RankExchange
 from aboard.trainer.distributed.rank_group import CheckpointRanks, SharedDisks
 
@@ -84,6 +85,19 @@ def test_a_crafted_serial_leaves_the_order_of_later_saves_as_it_is(tmp_path: Pat
     good = dict(list_checkpoints(tmp_path).good)
     assert good.pop("step-000005") == 999_999_999_999
     assert good == {"step-000030": 3, "step-000040": 4}
+
+
+@pytest.mark.parametrize("adapter", [7, "x", [[1]], True])
+def test_an_adapter_that_is_none_is_a_difference_by_name(adapter: object) -> None:
+    """The head compares the settings before ranks start, and no marker may break it."""
+    same: dict[str, Any] = {
+        "step_size": 4, "world": 1, "sharding": "none", "versions": {}, "data": "d", "config": None
+    }  # fmt: skip
+    there: dict[str, Any] = {"serial": 1, "step": 1, "progress": {}, "ties": {}, "tensors": {}, "files": ()}
+    marker = CommitMarker(training={"adapter": adapter}, **same, **there)
+    for own in (None, {"r": 8}):
+        found = find_differences(marker, RunSettings(training={"adapter": own}, **same))
+        assert [(each.name, each.old) for each in found] == [("trained", "an adapter")]
 
 
 def test_serials_rise_whatever_is_planted_beside_them() -> None:

@@ -83,9 +83,10 @@ def _compare_batches(marker: CommitMarker, settings: RunSettings) -> Iterator[Se
 
 def _compare_adapter(marker: CommitMarker, settings: RunSettings) -> Iterator[SettingDifference]:
     old, new = marker.training.get("adapter"), settings.training.get("adapter")
-    if old is None or new is None:
+    # A crafted marker may have anything there.
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         if old is not new:
-            have, want = ("all weights", "an adapter") if old is None else ("an adapter", "all weights")
+            have, want = ("all weights" if each is None else "an adapter" for each in (old, new))
             why = f"the checkpoint has {have}, and this run trains {want}"
             yield SettingDifference(name="trained", old=have, new=want, refused=why)
         return
