@@ -156,7 +156,7 @@ def test_a_checkpoint_without_a_base_resumes(crew: Crew, saved: Training, tmp_pa
 @pytest.mark.parametrize(
     ("changed", "said", "fix"),
     [
-        ({"r": 8}, "adapter.r: 4 → 8: an adapter of other tensors", "--set train.adapter.r=4 "),
+        ({"r": 8}, "adapter.r: 4 → 8: an adapter of different tensors", "--set train.adapter.r=4 "),
         ({"alpha": 16.0}, "adapter.alpha: 8.0 → 16.0: it scales the adapter's output", "--set train.adapter.alpha=8.0"),
         ({"use_rslora": True}, "adapter.use_rslora: False → True: it scales", "--set train.adapter.use_rslora=false"),
         ({"use_dora": True}, "adapter.use_dora: False → True: an adapter", "--set train.adapter.use_dora=false"),
