@@ -7,7 +7,7 @@ from enum import Enum
 from aboard.core.text.durations import format_duration
 from aboard.lazy_dataclass import dataclass
 
-# How the reason begins why no further job continues a training.
+# How the reason begins why no further job continues a training run.
 NOT_CONTINUED = "not submitted again: "
 # Slurm's own default, if its configuration can't be read.
 DEFAULT_KILL_WAIT = 30.0
