@@ -41,7 +41,7 @@ _ADVICE = re.compile(
 _WRAPPER = re.compile(
     r"child \d+ failed with error|failed to import docker image|printing contents of log file|spank|required plugin"
     r"|write to unblock task|CalledProcessError|ChildFailedError|RayTaskError|non-zero exit status|SignalException"
-    r"|CheckpointException|NCCL INFO .* -> \d|error in: /|\bmake(?:\[\d+\])?: \*\*\*|error_file: |Root Cause"
+    r"|CheckpointException|NCCL INFO \S{1,200} -> \d|error in: /|\bmake(?:\[\d+\])?: \*\*\*|error_file: |Root Cause"
     r"|\[INFO\]|couldn't start container|signal dumping|Stack trace of the failed collective not found"
     r"|Failed to execute operation|unhandled (?:system|cuda) error|Traceback \(most recent"
 )
