@@ -82,11 +82,15 @@ class Job:
 
     @property
     def state(self) -> str:
-        return self.box.head.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", self.number]).stdout.strip()
+        """As slurmctld says it; "unanswered" while it is too busy."""
+        asked = self.box.head.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", self.number])
+        return "unanswered" if asked.returncode else asked.stdout.strip()
 
     def wait_for_end(self, seconds: float) -> None:
         """Waits until Slurm has its nodes back, which a process that is left of it prevents."""
-        wait_until(lambda: self.state not in {"RUNNING", "COMPLETING"}, seconds, lambda: f"its end: {self.said}")
+        wait_until(
+            lambda: self.state not in {"RUNNING", "COMPLETING", "unanswered"}, seconds, lambda: f"its end: {self.said}"
+        )
 
 
 def users_processes(box: Sandbox) -> dict[str, list[str]]:
