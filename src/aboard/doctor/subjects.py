@@ -1,4 +1,4 @@
-"""Preflight: one subject per package, each with its probes and rules; a new one is its package and one line here."""
+"""Preflight: one subject per package, each with its probes and rules; a new one is its package and two lines here."""
 
 from aboard.core.probes.check_subject import Subject
 from aboard.doctor.collective import subject as collective

@@ -203,7 +203,8 @@ NODE_GONE = Diagnosis(
     code="run-node-gone",
     title="a node was lost",
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
-    explanation="The node lost power or its network, or its agent was killed. A run never continues with fewer nodes.",
+    explanation="The node lost power or its network, or its agent was killed."
+    " A training run continues on fewer nodes only with `min_nodes`; a script never does.",
     fixes={
         "": "{check:shell aboard check NODE    # is it back? then launch again}",
         "job": "sinfo -R --nodes={node}    # why is it down? then submit again, if need be with --exclude={node}",

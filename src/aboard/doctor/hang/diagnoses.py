@@ -18,7 +18,7 @@ _AGAIN = "    # on {node}; once the file server responds; then launch again"
 WHY_FAILED = warning(
     code="why-failed",
     title="the diagnosis of a run failed",
-    symptoms=("the look at this run failed: TypeError",),
+    symptoms=("inspecting this run failed: TypeError",),
     explanation="This is a bug in Aboard, not in your run. The run continues, and Aboard will diagnose it again.",
     fixes="aboard logs {run}    # the ranks' last output\n"
     "aboard bundle {run}    # the run's record without secrets, for a bug report",

@@ -26,7 +26,6 @@ from aboard.diagnoses import Finding, Severity
 from aboard.lazy_dataclass import dataclass
 
 STOPPED = StatusMark(sign="!", style="bold yellow")
-# The exit code of a run that the user stopped.
 # Up to this many are named one by one.
 MOST_NAMED = 5
 # When a run failed, by the furthest phase that any rank reached.
