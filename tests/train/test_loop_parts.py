@@ -337,3 +337,6 @@ def test_the_words_of_a_line() -> None:
     spent = {"data": 1.0, "forward_backward": 98.5, "other": 0.5}
     ended = format_metrics({"step": 9, "steps": 9, "wall": 100.0, "seconds": spent})
     assert ended == "step 9/9 · ended after 1 min 40 s: forward + backward 98%, data 1%"
+    spent |= {"forward_backward": 58.5, "starting": 20.0, "steps": 20.0}
+    restarted = format_metrics({"step": 9, "steps": 9, "wall": 100.0, "seconds": spent})
+    assert restarted == "step 9/9 · ended after 1 min 40 s: steps 80%, starting 20%"

@@ -32,6 +32,8 @@ from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
+from aboard.doctor.collective import subject as collective
+from aboard.doctor.gpu import subject as gpu
 from aboard.doctor.software import subject as software
 from aboard.doctor.subjects import SUBJECTS
 from aboard.lazy_dataclass import dataclass
@@ -50,6 +52,8 @@ ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 MOST_PATHS = 64
 # The id in a plan that is not started.
 DRY_RUN = "dry-run"
+# Subjects that start the ranks' Python, which gets the variables of the launch.
+_RUNS_PYTHON = {gpu.SUBJECT.name, software.SUBJECT.name, collective.SUBJECT.name}
 OnConductor = Callable[[Conductor], None]
 
 
@@ -154,10 +158,9 @@ def choose_subjects(check: str, program: Program | None, env: Mapping[str, str])
     """
     if check == "none":
         return ()
-    if program is None:
-        return SUBJECTS
-    own = software.build_subject(program, env)
-    return tuple(own if subject is software.SUBJECT else subject for subject in SUBJECTS)
+    own = software.SUBJECT if program is None else software.build_subject(program)
+    chosen = [own if subject is software.SUBJECT else subject for subject in SUBJECTS]
+    return tuple(subject.with_variables(env) if subject.name in _RUNS_PYTHON else subject for subject in chosen)
 
 
 async def plan_launch(

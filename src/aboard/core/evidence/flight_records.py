@@ -16,6 +16,8 @@ _LEAST_RANKS = 2
 _LEAST_COLLECTIVES = 5
 # One in this many may be an outlier.
 _RARE = 10
+# A rank's wait is long from this share of its longest typical one.
+_LONG_WAIT = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +39,17 @@ class GroupProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Lateness:
-    """The seconds by which each rank arrives after the first one, over `count` collectives."""
+    """By how many seconds each rank arrives after the first one, over `count` collectives that took `span` seconds.
+
+    `late` and `seconds`, the time between two collectives, are typical values; `waits` has each collective.
+    """
 
     group: str
     count: int
     seconds: float
     late: Mapping[int, float]
+    span: float
+    waits: Mapping[int, Sequence[float]]
 
 
 def list_group_progress(
@@ -112,20 +119,26 @@ def measure_lateness(
 
 def _compute_lateness(name: str, shared: Sequence[int], arrivals: Mapping[int, Mapping[int, float]]) -> Lateness:
     first = {seq: min(times[seq] for times in arrivals.values()) for seq in shared}
-    late = {
-        rank: _compute_trimmed_mean([times[seq] - first[seq] for seq in shared]) for rank, times in arrivals.items()
-    }
-    took = _compute_trimmed_mean([first[after] - first[before] for before, after in pairwise(shared)])
-    return Lateness(group=name, count=len(shared), seconds=took, late=late)
+    waits = {rank: [times[seq] - first[seq] for seq in shared] for rank, times in arrivals.items()}
+    return Lateness(
+        group=name,
+        count=len(shared),
+        seconds=_compute_trimmed_mean([first[after] - first[before] for before, after in pairwise(shared)]),
+        late={rank: _compute_trimmed_mean(of_rank) for rank, of_rank in waits.items()},
+        span=max(times[shared[-1]] for times in arrivals.values()) - first[shared[0]],
+        waits=waits,
+    )
 
 
 def _compute_trimmed_mean(seconds: Sequence[float]) -> float:
-    """The mean without the largest values: one long wait, such as for a checkpoint, isn't typical.
-
-    No median: where a step has several collectives, a rank is late only to the first of them.
-    """
-    typical = sorted(seconds)[: len(seconds) - max(1, len(seconds) // _RARE)]
+    """No median: where a step has several collectives, a rank is late only to the first of them."""
+    typical = _trim_outliers(seconds)
     return sum(typical) / max(1, len(typical))
+
+
+def _trim_outliers(seconds: Sequence[float]) -> list[float]:
+    """Without the largest values: one long wait, such as for a checkpoint, isn't typical."""
+    return sorted(seconds)[: len(seconds) - max(1, len(seconds) // _RARE)]
 
 
 def find_straggler(measured: Lateness) -> tuple[int, float] | None:
@@ -133,6 +146,17 @@ def find_straggler(measured: Lateness) -> tuple[int, float] | None:
     rank = max(measured.late, key=lambda each: measured.late[each])
     extra = measured.late[rank] - median(late for other, late in measured.late.items() if other != rank)
     return (rank, extra) if extra > 0 else None
+
+
+def summarize_long_waits(measured: Lateness, rank: int) -> tuple[int, float, float]:
+    """At how many collectives the others waited long for this rank, for how many seconds, and the share of the time.
+
+    Its short waits are left out: collectives from before it became slow, and the later ones of each step.
+    """
+    others = zip(*(waits for each, waits in measured.waits.items() if each != rank), strict=True)
+    waits = [own - median(rest) for own, rest in zip(measured.waits[rank], others, strict=True)]
+    long = [wait for wait in waits if wait >= _LONG_WAIT * _trim_outliers(waits)[-1]]
+    return len(long), median(long), sum(long) / max(measured.span, 1e-6)
 
 
 def _find_last_sequence(group: ProcessGroupRecord) -> int:

@@ -1,11 +1,13 @@
 """A rule: a pure function from facts to findings, and the subject that it belongs to."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.multi_node_probe import MultiNodeProbe
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, Script
 from aboard.core.probes.probe import Probe
 from aboard.diagnoses import Diagnosis, Finding
 from aboard.lazy_dataclass import dataclass
@@ -44,3 +46,27 @@ class Subject:
 
     def judge(self, facts: Facts) -> list[Finding]:
         return [finding for rule in self.rules for finding in rule(facts)]
+
+    def with_variables(self, env: Mapping[str, str]) -> "Subject":
+        """The subject of a launch: each node's `env` has the variables of its ranks, when it is asked."""
+
+        def extend(node: Node) -> Node:
+            container = node.container and replace(node.container, env={**node.container.env, **env})
+            return replace(node, env={**node.env, **env}, container=container)
+
+        def extend_question(probe: Probe[Any]) -> Probe[Any]:
+            ask = probe.question
+            return replace(probe, question=lambda node: ask(extend(node))) if callable(ask) else probe
+
+        def extend_script(probe: MultiNodeProbe[Any]) -> MultiNodeProbe[Any]:
+            def script(facts: Facts) -> Script[Any]:
+                nodes = tuple(map(extend, facts.cluster))
+                return probe.script(replace(facts, cluster=replace(facts.cluster, nodes=nodes)))
+
+            return replace(probe, script=script)
+
+        return replace(
+            self,
+            probes=tuple(map(extend_question, self.probes)),
+            multi_node_probes=tuple(map(extend_script, self.multi_node_probes)),
+        )

@@ -134,7 +134,7 @@ def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: 
         # They are children of one process, which collects what each printed last.
         words = (read_script("several_ranks"), text, RUN_NEXT_WORD, script)
     command = build_rank_command(node, "-c", *words, timeout=within + 5)
-    fields = {"env": {**node.env, "ABOARD_CHECK_TOKEN": token}, **command.describe()}
+    fields = replace(command, env={**command.env, "ABOARD_CHECK_TOKEN": token}).describe()
     if node.workdir:
         fields["cwd"] = node.workdir
     return ProbeRequest(op="run", fields=fields, within=command.timeout + 5)

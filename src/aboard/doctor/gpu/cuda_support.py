@@ -1,6 +1,7 @@
 """Whether torch on each node can use the node's GPUs: its own CUDA version, and what the driver supports."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 from aboard.core.cluster.node import Node
@@ -112,7 +113,7 @@ def _build_finding(node: Node, support: CudaSupport, reason: str) -> Finding:
 def _build_question(node: Node) -> ProbeCommand:
     words = ("sh", "-c", _IF_DRIVER, "sh")
     command = build_rank_command(node, "-c", read_script("cuda_support"), timeout=_SECONDS)
-    return ProbeCommand(argv=(*words, *command.argv), timeout=command.timeout, inside=command.inside)
+    return replace(command, argv=(*words, *command.argv))
 
 
 CUDA = Probe(name="cuda", question=_build_question, parse=parse_cuda_support)

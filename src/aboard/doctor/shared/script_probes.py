@@ -1,6 +1,7 @@
 """Probes that run a small Python script in the ranks' environment and print one line of JSON."""
 
 from collections.abc import Mapping
+from posixpath import join
 from typing import Annotated, Any, TypeVar
 
 from aboard.core.cluster.node import Node
@@ -26,11 +27,18 @@ CONTAINER_SECONDS = 120.0
 
 
 def build_rank_command(node: Node, flags: str, script: str, *words: str, timeout: float = 10.0) -> ProbeCommand:
-    """Runs a script with the ranks' own Python: after the node's `setup` lines, in its container if it has one."""
+    """Runs a script with the ranks' own Python and variables: after the node's `setup`, in its container if any."""
     argv = (node.rank_python, flags, RUN_NEXT_WORD, script, *words)
     if node.container is None:
-        return ProbeCommand(argv=prepend_setup(node, argv), timeout=timeout)
+        return ProbeCommand(argv=prepend_setup(node, argv), timeout=timeout, env=list_rank_variables(node))
     return ProbeCommand(argv=argv, timeout=timeout + CONTAINER_SECONDS, inside=node)
+
+
+def list_rank_variables(node: Node) -> Mapping[str, str]:
+    """The node's `env`, for a probe that runs elsewhere: PYTHONPATH is relative to the ranks' directory."""
+    path = node.env.get("PYTHONPATH")
+    resolved = [join(node.workdir or "", part) for part in path.split(":")] if path else []
+    return {**node.env, "PYTHONPATH": ":".join(resolved)} if path else node.env
 
 
 def parse_run_reply(reply: Mapping[str, Any] | Unknown) -> CommandOutput:

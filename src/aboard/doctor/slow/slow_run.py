@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from aboard.core.evidence.flight_records import find_straggler, measure_lateness
+from aboard.core.evidence.flight_records import find_straggler, measure_lateness, summarize_long_waits
 from aboard.core.evidence.follow_up_queries import is_stalled
 from aboard.core.evidence.node_snapshot import NodeSnapshot, split_endpoint
 from aboard.core.evidence.run_evidence import Evidence, RankView
@@ -47,13 +47,14 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
         return
     view = evidence.view(rank)
     diagnosis, cause, fix = _explain_straggler(view, evidence.snapshots[view.node])
+    times, wait, waited = summarize_long_waits(found, rank)
     yield Cause(
         finding=diagnosis.finding(
             severity=Severity.WARN if _is_slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
             nodes=(view.node,),
             ranks=(rank,),
-            seen=f"over the last {found.count} collectives, rank {rank} on {view.node} arrived {format_latency(extra)}"
-            f" later than the others on average, which is {100 * share:.0f} % of the time between two collectives;"
+            seen=f"rank {rank} on {view.node} arrived {format_latency(wait)} later than the others at {times} of the"
+            f" last {found.count} collectives, and they waited for it for {100 * waited:.0f} % of that time;"
             f" {cause}{_format_pace(evidence)}",
             why="In each collective, all ranks wait for the slowest one, so the whole run is as slow as this rank.",
             fix=fix,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from posixpath import join
+from functools import partial
 from typing import Annotated
 
 from aboard.core.cluster.node import Node, TransportKind
@@ -16,6 +16,7 @@ from aboard.doctor.shared.script_probes import (
     Plain,
     build_rank_command,
     decode_script_output,
+    list_rank_variables,
     parse_script_output,
 )
 from aboard.lazy_dataclass import dataclass
@@ -81,21 +82,14 @@ def build_inventory_command(node: Node, what: str = "facts", program: Program | 
     outside = node.container is None and not node.setup
     if outside and node.transport is not TransportKind.LOCAL and node.rank_python == node.python:
         # The agent runs on it already: a child of the agent saves each node 40 ms of start-up.
-        return ProbeCommand(argv=("software", *words), timeout=10.0, source=script)
+        env = list_rank_variables(node)
+        return ProbeCommand(argv=("software", *words), timeout=10.0, source=script, env=env)
     return build_rank_command(node, "-Sc", script, *words)
 
 
 SOFTWARE = Probe(name="software", question=build_inventory_command, parse=parse_software)
 
 
-def build_program_probe(program: Program, env: Mapping[str, str]) -> Probe[NodeSoftware]:
-    """As `SOFTWARE`, and also what a program needs, with the variables of its ranks."""
-
-    def build_question(node: Node) -> ProbeCommand:
-        merged = {**node.env, **env}
-        if path := merged.get("PYTHONPATH"):
-            # Ranks start in their directory, and an empty entry is that directory.
-            merged["PYTHONPATH"] = ":".join(join(node.workdir or "", part) for part in path.split(":"))
-        return replace(build_inventory_command(node, program=program), env=merged)
-
-    return replace(SOFTWARE, question=build_question)
+def build_program_probe(program: Program) -> Probe[NodeSoftware]:
+    """As `SOFTWARE`, and also what a program needs."""
+    return replace(SOFTWARE, question=partial(build_inventory_command, program=program))

@@ -243,6 +243,6 @@ SCRIPT_SUBJECT = Subject(
 )
 
 
-def build_subject(program: Program, env: Mapping[str, str]) -> Subject:
-    """The subject for a launch, where the ranks' program and their variables are known."""
-    return replace(SUBJECT, probes=(build_program_probe(program, env),))
+def build_subject(program: Program) -> Subject:
+    """The subject for a launch, where the ranks' program is known."""
+    return replace(SUBJECT, probes=(build_program_probe(program),))

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Self, TextIO
 
 from aboard.core.plan.training_settings import Training
+from aboard.core.run.run_ledger import RECOVERY_TIMES
 from aboard.core.run.run_state import GENERATION
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import AboardError
@@ -162,7 +163,10 @@ def _format_short(number: float) -> str:
 
 
 def _format_shares(seconds: Mapping[str, float], wall: float) -> str:
-    """The largest first, without those below 1 %."""
+    """The largest first, without those below 1 %; after a restart, only the sum of all steps is known."""
+    if "steps" in seconds:
+        steps = sum(spent for kind, spent in seconds.items() if kind not in RECOVERY_TIMES)
+        seconds = {"steps": steps, **{kind: seconds[kind] for kind in RECOVERY_TIMES if kind in seconds}}
     parts = sorted(((spent / max(wall, 1e-9), kind) for kind, spent in seconds.items()), reverse=True)
     return ", ".join(f"{kind.replace('_', ' + ')} {share:.0%}" for share, kind in parts if share >= _MIN_SHARE)
 

@@ -279,6 +279,16 @@ def test_a_stall_is_told_once_with_its_fix() -> None:
     assert stuck == ["stuck hang-absent n2: rank 3 on n2 sleeps", "fix aboard logs", "progress again after 2.0 s"]
 
 
+def test_a_slow_rank_is_not_called_stuck() -> None:
+    """The line of a run that is slow starts with that word, and says which rank and by how much."""
+    said: list[str] = []
+    seen = "rank 2 on n3 arrived 1.0 s later than the others at 9 of the last 48 collectives"
+    stall = Stall(code="slow-rank", grave=True, nodes=("n3",), seen=seen, fix="py-spy dump --pid 7")
+    PlainLaunchWriter(said.append).update(replace(training(2, 1), stall=stall))
+    assert f"slow slow-rank n3: {seen}" in said
+    assert not any(line.startswith("stuck") for line in said)
+
+
 def test_what_a_record_lacks_is_told_at_intervals() -> None:
     """A node that floods is named on the screen and in lines, without a line for each new count."""
     given = training(2, 1)

@@ -172,6 +172,15 @@ def build_progress(events: list[Event], at: float) -> RunProgress:
     return build_run_progress(plan_of(cluster(2, slots=1)), Run.replay(RUN, events), 1000.0 + at)
 
 
+def test_the_goodput_and_what_is_listed_beside_it_add_up_to_the_whole_time() -> None:
+    """Steps that took longer than usual, were lost, or waited for a checkpoint have a part of their own."""
+    spent = {"starting": 82.0, "steps": 61.0, "repeated": 7.0, "loading": 8.0}
+    assert format_cost(spent, 40.0 / 158.0, restarts=1)[1] == (
+        "25% of 2 min 38 s: starting 1 min 22 s, slow or lost steps, saves and evaluations 21 s, loading 8.0 s,"
+        " repeated steps 7.0 s"
+    )
+
+
 def test_a_recovery_is_one_line_until_the_next_step() -> None:
     """Attempt, failure, action and seconds since its first sign; the observation is what is cut."""
     recovering = build_progress([*FIRST, *FAILS], 52.0)

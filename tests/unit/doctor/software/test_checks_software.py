@@ -23,11 +23,10 @@ from aboard.doctor.software.code_differences import LISTINGS
 from aboard.doctor.software.node_software import (
     SoftwareListing,
     build_inventory_command,
-    build_program_probe,
     parse_listing,
     parse_software,
 )
-from aboard.doctor.software.subject import SUBJECT, list_differences
+from aboard.doctor.software.subject import SUBJECT, build_subject, list_differences
 from aboard.node_scripts.script_source import read_script
 
 SCRIPT = read_script("software_inventory")
@@ -339,7 +338,8 @@ def test_a_program_is_looked_for_with_the_variables_of_its_ranks(tmp_path: Path)
     (tmp_path / "src2/mypkg/run.py").touch()
     node = Node(name="n1", python=sys.executable, workdir=str(tmp_path), env={"NCCL_DEBUG": "INFO"})
     program = Program(kind=ProgramKind.MODULE, target="mypkg.run")
-    ask = build_program_probe(program, {"PYTHONPATH": "src2:"}).question
+    subject = build_subject(program).with_variables({"PYTHONPATH": "src2:"})
+    ask = subject.probes[0].question
     assert not isinstance(ask, ProbeCommand | ProbeFiles)
     question = ask(node)
     assert isinstance(question, ProbeCommand)

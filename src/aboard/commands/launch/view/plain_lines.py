@@ -12,6 +12,7 @@ step 120 0.35 s/step
 dead: n07 rank 12, RuntimeError: CUDA error, 0.1 s ago
 stuck run-rank-stopped n07: rank 12 on n07 is stopped (SIGSTOP)
 fix kill -CONT 4711    # on n07; lets it go on
+slow slow-rank n03: rank 5 on n03 arrived 1.0 s later than the others at 9 of the last 48 collectives
 progress again after 12 s
 dropped n07 sent more events than a run keeps: 1,204 dropped
 stopping: rank 12 on n07 died
@@ -172,7 +173,7 @@ class PlainLaunchWriter:
         if stall is not None and (
             self._stall is None or (stall.code, stall.nodes) != (self._stall.code, self._stall.nodes)
         ):
-            yield f"stuck {stall.code} {fold_names(stall.nodes)}: {stall.seen}"
+            yield f"{stall.word} {stall.code} {fold_names(stall.nodes)}: {stall.seen}"
             yield f"fix {stall.fix}"
             if stall.ends:
                 yield f"then {stall.ends}, unless it makes progress"

@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from aboard.commands.shared.labelled_text import wrap_labelled
-from aboard.core.run.run_ledger import FAILURE_TIMES, RECOVERY_TIMES
+from aboard.core.run.run_ledger import FAILURE_TIMES, RECOVERY_TIMES, REPEATED, STEPS
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses.untrusted import escape_text
@@ -15,6 +15,8 @@ from aboard.diagnoses.untrusted import escape_text
 _LEAST_SECONDS = 0.05
 _LEAST_SHARE = 0.005
 _LINES, _LONGEST = 2, 1000
+_NAMES = {REPEATED: "repeated steps"}
+_OTHER_STEPS = "slow or lost steps, saves and evaluations"
 
 
 def format_cost(spent: Mapping[str, float], goodput: float | None, *, restarts: int) -> tuple[str, str]:
@@ -24,10 +26,14 @@ def format_cost(spent: Mapping[str, float], goodput: float | None, *, restarts: 
     """
     wall = sum(spent.values())
     kinds = RECOVERY_TIMES if goodput is not None else FAILURE_TIMES
-    times = sorted(((spent.get(kind, 0.0), kind) for kind in kinds), reverse=True)
+    costs = {_NAMES.get(kind, kind): spent.get(kind, 0.0) for kind in kinds}
+    if goodput is not None:
+        # With it, the list and the goodput add up to the whole time.
+        costs[_OTHER_STEPS] = spent.get(STEPS, 0.0) - goodput * wall
+    times = sorted(((seconds, name) for name, seconds in costs.items()), reverse=True)
     parts = [
-        f"{'repeated steps' if kind == 'repeated' else kind} {format_duration(seconds)}"
-        for seconds, kind in times
+        f"{name} {format_duration(seconds)}"
+        for seconds, name in times
         if seconds >= max(_LEAST_SECONDS, _LEAST_SHARE * wall)
     ]
     listed = f"{': ' if parts else ''}{', '.join(parts)}"

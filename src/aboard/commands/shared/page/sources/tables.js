@@ -15,7 +15,7 @@ function addTop(parent, run) {
       make("dl", { class: "tiles" },
         addTile("duration", formatDuration(run.until - run.began), `from ${formatDate(run.began)}`),
         addTile("step", steps, run.steps ? `of ${formatCount(run.steps)}` : ""),
-        addTile("goodput", run.goodput === null ? "–" : formatShare(run.goodput), run.goodput !== null ? "time in steps that count" : run.training ? "not known" : "not known for scripts"),
+        addTile("goodput", run.goodput === null ? "–" : formatShare(run.goodput), run.goodput !== null ? "new steps × their median time" : run.training ? "not known" : "not known for scripts"),
         last === null ? "" : addTile("loss", formatPlain(last), "at the last log line"),
         speed ? addTile("tokens/s", formatAmount(speed), "median") : "",
         addTile("restarts", String(restarts), restarts ? `${run.attempts.length} attempts` : "")),

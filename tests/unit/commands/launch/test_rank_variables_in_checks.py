@@ -1,0 +1,60 @@
+"""What a captured script has exported, or was typed before the command, holds in the checks of a launch, too."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aboard.commands.launch.launch_run import choose_subjects
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import ProbeCommand, ProbeFiles
+from aboard.doctor.collective.participants import NodeCapabilities
+from aboard.doctor.network.mesh_result import MeshResult
+
+CAPTURED = {"PYTHONPATH": "src2:", "LD_LIBRARY_PATH": "/opt/nccl/lib"}
+CONTAINER = Container(runtime="apptainer", image="/i.sif", env={"LD_LIBRARY_PATH": "/inside"})
+
+REACHED = ReachedNode(hostname="n", user="me", address="", python="3.11", round_trip=0.0, clock_offset=0.0)
+
+
+@pytest.mark.parametrize("name", ["software", "cuda", "torch"])
+@pytest.mark.parametrize("container", [None, CONTAINER])
+def test_every_check_that_starts_the_ranks_python_gets_their_variables(name: str, container: Container | None) -> None:
+    """Also with the program from another place than a script's, and over what the container sets."""
+    probes = {probe.name: probe for subject in choose_subjects("full", None, CAPTURED) for probe in subject.probes}
+    ask = probes[name].question
+    assert not isinstance(ask, ProbeCommand | ProbeFiles)
+    question = ask(Node(name="n1", workdir="/job", env={"NCCL_DEBUG": "INFO"}, container=container))
+    assert isinstance(question, ProbeCommand)
+    env = question.describe()["env"]
+    assert (env["NCCL_DEBUG"], env["LD_LIBRARY_PATH"]) == ("INFO", "/opt/nccl/lib")
+    # In a container, it runs in the ranks' own directory.
+    assert env["PYTHONPATH"] in ("/job/src2:/job/", "src2:") if container else "/job/src2:/job/"
+
+
+def test_ranks_of_the_collective_test_get_the_variables_of_the_launch() -> None:
+    """Beside the token of the test, inside a container as well."""
+    nodes = (Node(name="n1", workdir="/job"), Node(name="n2", container=CONTAINER))
+    about = NodeCapabilities(torch=True, gpus=0, cores=2, port=20_500, machine="m", token="t")  # noqa: S106 - of nothing
+    facts = Facts(
+        cluster=Cluster(nodes=nodes),
+        contacts=dict.fromkeys(("n1", "n2"), REACHED),
+        answers={"torch": {node.name: about for node in nodes}},
+        outcomes={"mesh": MeshResult(targets={"n1": "10.0.0.1", "n2": "10.0.0.2"})},
+    )
+    (probe,) = (
+        probe
+        for subject in choose_subjects("full", None, CAPTURED)
+        for probe in subject.multi_node_probes
+        if probe.name == "collective"
+    )
+    asked: Any = next(probe.script(facts))
+    env = {name: each.fields["env"] for name, each in asked.items()}
+    assert env["n1"]["PYTHONPATH"] == "/job/src2:/job/"
+    assert [env[name]["LD_LIBRARY_PATH"] for name in env] == ["/opt/nccl/lib", "/opt/nccl/lib"]
+    assert [env[name]["ABOARD_CHECK_TOKEN"] for name in env] == ["t", "t"]
+    assert json.loads(asked["n1"].fields["argv"][4])["world"] == 2
