@@ -22,6 +22,8 @@ LEAST_PERIODS = 10
 LEAST_CORES = 0.1
 MOST_MOUNTS = 64
 GPUS = "/proc/driver/nvidia/gpus"
+# The host's adapters, also those that a container of ranks was not given.
+HCAS = "/sys/class/infiniband"
 # The kernel's own file systems, which contain no user data.
 _VIRTUAL = frozenset((
     "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs", "securityfs", "pstore",
@@ -85,7 +87,7 @@ def read_node_state() -> dict[str, Any]:
     if kills is not None:
         state["oom_kills"] = kills
     state["quota"] = find_quota_file()
-    state["gpus"] = list_gpus()
+    state["gpus"], state["hcas"] = list_gpus(), _list_names(HCAS)
     kernel_lines = read_kernel_log()
     if kernel_lines is not None:
         state["kernel"] = kernel_lines
@@ -94,9 +96,7 @@ def read_node_state() -> dict[str, Any]:
 
 def list_gpus() -> list[str]:
     """The PCI addresses of the driver's GPUs, in the order in which nvidia-smi counts them."""
-    with contextlib.suppress(OSError):
-        return sorted(os.listdir(GPUS))
-    return []
+    return _list_names(GPUS)
 
 
 def list_mounts() -> list[list[str]]:
@@ -184,6 +184,12 @@ def _read_memory_limits(group: str) -> dict[str, int]:
         if text.isdigit() and int(text) < 1 << 60:
             limits[key] = int(text)
     return limits
+
+
+def _list_names(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(folder))
+    return []
 
 
 def _is_standby(pid: int) -> bool:

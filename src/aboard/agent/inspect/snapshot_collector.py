@@ -15,7 +15,7 @@ import time
 
 from aboard.agent.inspect import nccl_ras, node_state, process_activity
 from aboard.agent.inspect.kernel_log import read_journal
-from aboard.agent.inspect.tcp_sockets import SocketTables
+from aboard.agent.inspect.tcp_sockets import SocketTables, list_open_files
 from aboard.agent.network import interface_addresses
 from aboard.agent.network.mtu_probe import probe_packet_sizes
 from aboard.agent.process_tree import list_families, read_parents
@@ -115,6 +115,8 @@ def _collect_processes(
         workers = [samples[pid] for pid in members.get(tops[name], ()) if pid != root and pid in samples]
         child["workers"] = [{key: worker[key] for key in WORKER_FIELDS} for worker in workers[:MOST_WORKERS]]
         child["sockets"] = sockets[name]
+        with contextlib.suppress(OSError):
+            child["rdma"] = any("/infiniband/uverbs" in target for target in list_open_files(root))
         children[name] = child
     report(
         {"children": children, **node_state.compute_rates(before, after, every | set(roots.values()) | {os.getppid()})}

@@ -65,12 +65,19 @@ def _sort_key(entry: dict[str, Any]) -> tuple[int, int]:
 def _list_socket_inodes(pid: int) -> set[int]:
     inodes = set()
     with contextlib.suppress(OSError):
-        for number in os.listdir("/proc/%d/fd" % pid)[:MOST_FILES]:
-            with contextlib.suppress(OSError, ValueError):
-                target = os.readlink("/proc/%d/fd/%s" % (pid, number))
-                if target.startswith("socket:["):
-                    inodes.add(int(target[8:-1]))
+        for target in list_open_files(pid):
+            if target.startswith("socket:["):
+                inodes.add(int(target[8:-1]))
     return inodes
+
+
+def list_open_files(pid: int) -> list[str]:
+    """What the descriptors of a process refer to; raises OSError for a process of another user."""
+    targets = []
+    for number in os.listdir("/proc/%d/fd" % pid)[:MOST_FILES]:
+        with contextlib.suppress(OSError):
+            targets.append(os.readlink("/proc/%d/fd/%s" % (pid, number)))
+    return targets
 
 
 def _read_tables(pid: int) -> dict[int, dict[str, Any]]:

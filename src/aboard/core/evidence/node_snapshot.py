@@ -123,11 +123,15 @@ def _decode_activity(number: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RankSnapshot:
-    """One rank: its process and descendants, its connections, its stack; `why` says what could not be read."""
+    """One rank: its process and descendants, its connections, its stack; `why` says what could not be read.
+
+    `rdma` is whether it has an RDMA device open, as NCCL does unless it uses sockets; None where that is unknown.
+    """
 
     process: ProcessSnapshot | None = None
     workers: tuple[ProcessSnapshot, ...] = ()
     sockets: tuple[TcpConnection, ...] = ()
+    rdma: bool | None = None
     stack: Annotated[Untrusted, MaxLength(_STACK, last=True)] = NO_TEXT
     groups: Annotated[tuple[ProcessGroupRecord, ...], KeyedBy("name")] | None = None
     joining: StoreRequest | None = None
@@ -202,8 +206,8 @@ def _decode_ras(answer: object) -> RasStatus | str | None:
 class NodeSnapshot:
     """One node, `at` the head's time; `offset` is its clock minus the head's. `hung` is a query that never finished.
 
-    `gpus` are the PCI addresses of the driver's GPUs in their order. `ras` is the reply of NCCL's RAS there, or why
-    there is none; None if no rank of the run has RAS.
+    `gpus` are the PCI addresses of the driver's GPUs in their order. `hcas` are the host's RDMA adapters. `ras`
+    is the reply of NCCL's RAS there, or why there is none; None if no rank of the run has RAS.
     """
 
     at: float = 0.0
@@ -233,6 +237,7 @@ class NodeSnapshot:
     hostname: Word = ""
     kernel: tuple[Untrusted, ...] | None = None
     gpus: tuple[Word, ...] = ()
+    hcas: tuple[Word, ...] = ()
     ras: Annotated[RasStatus | str | None, CustomDecoder(_decode_ras)] = None
     hung: Annotated[Untrusted, JsonKey("asked")] = NO_TEXT
 

@@ -118,8 +118,12 @@ def _parse_address(text: str) -> _Address | None:
 
 
 def omit_relaunch(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings without the advice to launch again, for a run that restarts by itself."""
+    """The findings and their consequences without the advice to launch again, for a run that restarts by itself."""
     return tuple(
-        replace(each, fix=Fix(_RELAUNCH.sub("", each.fix), variant=each.fix.variant, values=each.fix.values))
+        replace(
+            each,
+            fix=Fix(_RELAUNCH.sub("", each.fix), variant=each.fix.variant, values=each.fix.values),
+            consequences=omit_relaunch(each.consequences),
+        )
         for each in findings
     )

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deadlines import slowness, wait_until
@@ -57,6 +58,19 @@ def test_connections_and_who_listens() -> None:
             assert near["rtt"] >= 0
             far = next(each for each in found if each["local"] == place and each["state"] == "ESTABLISHED")
             assert far["rx"] == 10
+
+
+@pytest.mark.parametrize("uses", [True, False])
+def test_a_rank_that_has_an_rdma_device_open(uses: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """NCCL has one open unless it uses sockets; the adapters are those of the host."""
+    (tmp_path / "infiniband").mkdir()
+    pieces: list[dict[str, Any]] = []
+    with (tmp_path / "infiniband" / ("uverbs0" if uses else "other")).open("w"):
+        collect_snapshot({"brief": True}, {"0": os.getpid()}, {"0": os.getpid()}, 1.0, pieces.append)
+    found = {name: value for piece in pieces for name, value in piece.items()}
+    decoded = decode_node_snapshot({"node": found, "children": found["children"]}, {"0": 3}, 0.0)
+    assert decoded.ranks[3].rdma is uses
+    assert decoded.hcas == tuple(sorted(each.name for each in Path("/sys/class/infiniband").glob("*")))
 
 
 def test_a_whole_look_and_how_it_is_read() -> None:

@@ -18,6 +18,7 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.fixes import Fix
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.apply_rules import judge_by_rules
 from aboard.doctor.death.rules import DEATH_RULES, conclude_run
@@ -553,3 +554,5 @@ def test_a_run_that_restarts_by_itself_is_not_to_be_launched_again() -> None:
         ]
     )
     assert [each.fix for each in found] == list(fixes.values())
+    (folded,) = omit_relaunch([replace(found[0], consequences=(replace(found[0], fix=Fix(next(iter(fixes)))),))])
+    assert folded.consequences[0].fix == "aboard check n3    # is it back?"

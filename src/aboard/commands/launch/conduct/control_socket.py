@@ -14,6 +14,7 @@ from aboard.core.decoding import MaxLength, Word, decode, parse_json
 from aboard.core.run.run_progress import RunProgress, build_run_progress, build_stall, find_rank_of_interest
 from aboard.core.run.run_state import WHY_CHARS
 from aboard.diagnoses.untrusted import Untrusted, encode_text
+from aboard.doctor.collective.live_transport import add_transport
 from aboard.doctor.death.rules import report_floods
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import encode_judgement
@@ -103,7 +104,7 @@ async def _answer_request(conductor: Conductor, request: _Request) -> AsyncItera
                     return
                 await asyncio.sleep(WATCH_SECONDS)
         case "why":
-            why = await conductor.ask_why()
+            why = add_transport(await conductor.ask_why(), conductor.evidence())
             floods = tuple(report_floods(conductor.evidence()))
             yield {"why": encode_judgement(replace(why, findings=(*why.findings, *floods)))}
         case "stop":
