@@ -239,6 +239,43 @@ def test_a_node_that_lacks_a_package_is_named_before_anything_starts(four: Sandb
     assert "doesn't have torch, transformers" in said, said
 
 
+# The files of NVIDIA's driver and its nvidia-smi, on a host that has neither: the build of torch there is for CPUs.
+GPU_NODE = """
+mount -t tmpfs tmpfs /proc/driver
+mkdir -p /proc/driver/nvidia/gpus/0000:17:00.0
+echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Mon' > /proc/driver/nvidia/version
+echo 'Model: NVIDIA H100 80GB HBM3' > /proc/driver/nvidia/gpus/0000:17:00.0/information
+cat > /usr/local/bin/nvidia-smi <<'END'
+#!/bin/sh
+case "$1" in
+--query-gpu=memory*) echo '81559, 9.0, 81008';;
+--query-gpu=index*) echo '0, NVIDIA H100 80GB HBM3, GPU-1, 00000000:17:00.0, 550.163.01, 0';;
+esac
+END
+chmod 755 /usr/local/bin/nvidia-smi
+"""
+
+
+@pytest.mark.parametrize("check", [pytest.param("quick", marks=pytest.mark.nightly), "none"])
+def test_a_torch_that_can_not_use_the_gpus_refuses_a_training_once(four: Sandbox, finetuned: str, check: str) -> None:
+    """Also without a check: neither a warning beside it, nor ranks that train on the CPUs."""
+    hosts = four.nodes[:2]
+    try:
+        for host in hosts:
+            host.run(["sh", "-euc", GPU_NODE], root=True).check_returncode()
+        words = ["aboard", "train", "n[1-2]", "--check", check, "--set", f"cluster.python={PYTHON}", *_sets("gpus")]
+        done = four.head.run(words, cwd=f"{_home(four)}/finetune", env=ENV, timeout=SECONDS)
+    finally:
+        for host in hosts:
+            host.run(["sh", "-c", "umount /proc/driver; rm -f /usr/local/bin/nvidia-smi"], root=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 2, said
+    assert re.findall(r"^(.*) gpu-cuda +(.*)$", said, re.MULTILINE) == [("✗", "n1"), ("✗", "n2")], said
+    assert len(re.findall("torch .* is a CPU build; the driver 550.163.01 is loaded", said)) == len(hosts), said
+    assert "--index-url https://download.pytorch.org/whl/" in said
+    assert "phase started" not in said
+
+
 @contextmanager
 def _trains_until_standbys_wait(
     four: Sandbox, launches: Launches, out: str, *words: str, nodes: int = 2

@@ -385,13 +385,19 @@ class Choice:
     sharding: str
     keep: bool
     fits: bool
+    peak: int
+    total: int
 
 
-def chosen(folder: Path, nodes: tuple[int, ...], rooms: Sequence[int]) -> list[Choice]:
-    its = training(folder, sharding="auto", bf16=True, gradient_checkpointing=True, gradient_accumulation_steps=1)
+def chosen(folder: Path, nodes: tuple[int, ...], rooms: Sequence[int], **changed: Any) -> list[Choice]:
+    usual: dict[str, Any] = {"sharding": "auto", "bf16": True, "gradient_checkpointing": True}
+    its = training(folder, **{**usual, "gradient_accumulation_steps": 1, **changed})
     about = profile_model(its)
     found = [(find_best_layout(about, its, nodes, room=room), room) for room in rooms]
-    return [Choice(sharding=each.sharding, keep=each.keep, fits=each.fits(room)) for each, room in found]
+    return [
+        Choice(sharding=each.sharding, keep=each.keep, fits=each.fits(room), peak=each.peak, total=each.total)
+        for each, room in found
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

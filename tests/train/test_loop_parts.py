@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
@@ -22,6 +22,7 @@ from aboard.trainer.distributed.rank_context import join_process_group
 from aboard.trainer.learning_rate import compute_learning_rate
 from aboard.trainer.metrics.metrics_report import format_metrics
 from aboard.trainer.metrics.time_ledger import TimeLedger
+from aboard.trainer.model.attention_masks import build_masks
 from aboard.trainer.model.loss import compute_loss_sum
 from aboard.trainer.model.meta_model import build_with_attention, can_import
 from aboard.trainer.prefetch import Prefetcher
@@ -148,6 +149,28 @@ def row(*lengths: int, supervised: tuple[int, ...]) -> PackedSequence:
     return PackedSequence(
         ids=ids, mask=mask, lengths=lengths, documents=(0,) * len(lengths), supervised=len(supervised)
     )
+
+
+def test_all_layers_share_one_mask_of_a_packed_row() -> None:
+    """A mask of booleans would be converted in each layer, and saved there: 2 GiB each for 32k tokens in bf16."""
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "vocab_size": 1024}
+    config = AutoConfig.for_model("llama", num_hidden_layers=5, **shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    masks, length = build_masks(model, torch.bfloat16), 512
+    micro = masks.collate()([row(300, 212, supervised=(1,))])
+    saved: dict[int, int] = {}
+    kept: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.nbytes() >= length * length:
+            saved[storage.data_ptr()] = storage.nbytes()
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**masks.inputs(micro))
+    assert list(saved.values()) == [2 * length * length]
 
 
 def test_rows_are_padded_to_the_longest_and_positions_restart() -> None:

@@ -157,6 +157,21 @@ def test_auto_is_the_fastest_that_fits(crew: Crew, configs: Path) -> None:
     assert [one.fits for one in found] == [True, True, True, True, False]
 
 
+def test_auto_leaves_room(crew: Crew, configs: Path) -> None:
+    """A layout that barely fits by the estimate may not fit: the next one is a little slower."""
+    [[ample]] = crew.run(1, partial(chosen, configs / "7b", (8, 8), [1 << 40]))
+    rooms = [int(ample.total * factor) for factor in (1.02, 1.2)]
+    [found] = crew.run(1, partial(chosen, configs / "7b", (8, 8), rooms))
+    assert [one.sharding for one in (ample, *found)] == ["none", "hybrid", "none"]
+
+
+def test_a_gpu_needs_more_beside_the_tensors(crew: Crew, configs: Path) -> None:
+    """CUDA's context, NCCL's buffers and cuBLAS's workspaces, and a larger part for fragmentation."""
+    for device, process, slack in (("cpu", 1, 1.05), ("cuda", 3, 1.09)):
+        [[found]] = crew.run(1, partial(chosen, configs / "7b", (8, 8), [1 << 40], device=device))
+        assert found.total == int(found.peak * slack) + process * GIB
+
+
 def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:
     """Each line, typed, makes a training fit that did not; by the same estimate."""
     [found] = crew.run(1, partial(advised, configs / "7b", (8, 8), 50 * GIB, per_device_train_batch_size=4))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import simulated_gpus
-from train_cases import curve, trained
+from train_cases import curve, trained_by_maths
 from train_crew import Crew
 
 from aboard.core.plan.training_settings import Training
@@ -22,17 +22,17 @@ ALLOWED = {
     "trainer/weights/load_weights.py:read",
 }
 SAVING = "trainer/checkpoint/"
-# Known and not explained yet: replicated in bf16, one loss of two is 1.14e-3 from the CPU's.
-FURTHER = pytest.mark.xfail(strict=True, reason="a loss differs by 1.14e-3 from the CPU's")
-# The copies of offloaded gradients and weights wait for events in each step: not examined yet.
-OFFLOAD = pytest.mark.xfail(strict=True, reason="each step waits for the copies to and from the host")
+# With `cpu_offload` the CPU takes the optimizer's step: each step has to wait for the gradients to arrive on the host.
+# FSDP does so at the end of the backward pass, in a thread of autograd or in that of the step.
+OFFLOADED: tuple[list[str], ...] = ([], ["trainer/step.py:__call__"])
 
 
-def list_hidden_waits(run: simulated_gpus.SimulatedRun) -> list[dict[str, Any]]:
+def list_hidden_waits(run: simulated_gpus.SimulatedRun, *, offloaded: bool = False) -> list[dict[str, Any]]:
     """Those after a rank's first log line: before it, DDP arranges its buckets once, and adamw_8bit makes its table."""
     hidden, logged = [], set()
     for wait in run.waits:
-        allowed = ALLOWED.intersection(wait["by"]) or any(frame.startswith(SAVING) for frame in wait["by"])
+        allowed = bool(ALLOWED.intersection(wait["by"])) or any(frame.startswith(SAVING) for frame in wait["by"])
+        allowed |= offloaded and wait["what"] == "Event.synchronize" and wait["by"][:1] in OFFLOADED
         if not allowed and wait["rank"] in logged:
             hidden.append(wait)
         if "trainer/periodic_actions.py:log" in wait["by"]:
@@ -45,14 +45,15 @@ def compare(settled: Settled, crew: Crew, tmp_path: Path, **changed: Any) -> Non
     usual = {"max_steps": 6, "logging_steps": 3, "gradient_accumulation_steps": 2, "bf16": True}
     training = settled(**{**usual, **changed}, device="cuda")
     run = simulated_gpus.train(tmp_path, asdict(training), nodes=2, ranks=2)
-    assert list_hidden_waits(run) == []
+    assert list_hidden_waits(run, offloaded="cpu_offload" in changed) == []
     # The log itself works: reading the metrics of a line waits.
     assert any("trainer/metrics/step_statistics.py:read" in wait["by"] for wait in run.waits)
     on_gpus = curve(training)
     reference = settled(**{**usual, **changed}, device="cpu", output_dir=str(tmp_path / "cpu"))
-    crew.run(4, trained, reference, nodes=2)
+    crew.run(4, trained_by_maths, reference, nodes=2)
     losses = [loss for loss, _norm in on_gpus]
-    assert losses == pytest.approx([loss for loss, _norm in curve(reference)], abs=1e-3)
+    # The same kernels in the same order.
+    assert losses == pytest.approx([loss for loss, _norm in curve(reference)], abs=1e-6)
     assert len(losses) == 2
 
 
@@ -66,11 +67,11 @@ def test_no_rank_waits_for_its_gpu_between_two_log_lines(settled: Settled, crew:
     "changed",
     [
         {"sharding": "full"},
-        pytest.param({"sharding": "none"}, marks=FURTHER),
-        pytest.param({"sharding": "full", "cpu_offload": True}, marks=OFFLOAD),
+        {"sharding": "none"},
+        {"sharding": "full", "cpu_offload": True},
         {"sharding": "full", "chunked_loss": True},
         {"sharding": "hybrid", "gradient_checkpointing": "selective"},
-        pytest.param({"sharding": "none", "gradient_checkpointing": True}, marks=FURTHER),
+        {"sharding": "none", "gradient_checkpointing": True},
         {"sharding": "full", "optim": "adamw_8bit"},
         {"sharding": "none", "optim": "adafactor"},
         {"sharding": "full", "bf16": False},

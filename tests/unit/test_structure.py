@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "aboard"
+MEASURING = ("rank_measurement.py", "compute_speed.py")
 PURE = ("core", "doctor")
 # Of Python in a string.
 MOST_LINES = 5
@@ -108,11 +109,11 @@ def test_the_contracts_hold_and_break(copy: Path) -> None:
 
 
 def test_what_is_shipped_imports_only_itself_and_the_standard_library() -> None:
-    """Nothing else will be on the node, except for torch in a rank of the collective test."""
+    """Nothing else will be on the node, except for torch where its speed is measured."""
     missing = set()
     for path in _sources("agent", "node_scripts"):
         own = f"aboard.{path.relative_to(PACKAGE).parts[0]}"
-        allowed = {*sys.stdlib_module_names, *(["torch"] if path.name == "rank_measurement.py" else [])}
+        allowed = {*sys.stdlib_module_names, *(["torch"] if path.name in MEASURING else [])}
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []

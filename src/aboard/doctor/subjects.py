@@ -2,6 +2,7 @@
 
 from aboard.core.probes.check_subject import Subject
 from aboard.doctor.collective import subject as collective
+from aboard.doctor.compute import subject as compute
 from aboard.doctor.container import subject as container
 from aboard.doctor.fabric import subject as fabric
 from aboard.doctor.gpu import subject as gpu
@@ -19,6 +20,7 @@ SUBJECTS: tuple[Subject, ...] = (
     network.SUBJECT,
     fabric.SUBJECT,
     gpu.SUBJECT,
+    compute.SUBJECT,
     container.SUBJECT,
     software.SUBJECT,
     storage.SUBJECT,

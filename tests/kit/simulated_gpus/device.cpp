@@ -337,6 +337,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Storage_storage_offset", &set_storage);
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("set_.source_Storage", &set_plain);
+  // Without a kernel of CUDA, torch would compose it of others, and round after each of them, which no GPU does.
+  m.impl("silu_backward", torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 

@@ -25,6 +25,7 @@ from aboard.core.text.input_text import suggest_fix
 from aboard.diagnoses import Finding, InputError, Problem, sort_by_severity
 from aboard.diagnoses.usage import commands
 from aboard.doctor.collective import subject as collective
+from aboard.doctor.compute import subject as compute
 from aboard.doctor.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.doctor.network import subject as network
 from aboard.doctor.subjects import SUBJECTS
@@ -79,6 +80,8 @@ def check(
     replaced = {network.SUBJECT.name: network.build_subject(all_pairs=True)} if all_pairs else {}
     if collective.SUBJECT.name in only:
         replaced[collective.SUBJECT.name] = collective.build_subject(every=True)
+    if compute.SUBJECT.name in only:
+        replaced[compute.SUBJECT.name] = compute.build_subject(cpus=True)
     subjects = tuple(replaced.get(each.name, each) for each in subjects)
     if fix:
         subjects = _add_leftover_cleanup(subjects)

@@ -27,6 +27,7 @@ from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import escape_text
+from aboard.doctor.compute.subject import list_slots, name_slot
 from aboard.doctor.host import subject as host
 
 
@@ -56,6 +57,7 @@ def format_check_lines(
         elif each.status is SubjectStatus.NOT_TESTED:
             yield f"untested {each.subject.name}: {each.reason}"
     yield from format_collective_lines(facts)
+    yield from format_compute_lines(facts)
     for node in facts.cluster:
         contact = facts.contacts[node.name]
         if isinstance(contact, UnreachedNode):
@@ -65,6 +67,12 @@ def format_check_lines(
             ranks = "" if node.interpreter is None else f", ranks use {escape_text(str(node.interpreter), 200)}"
             yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}{ranks}"
     yield f"done: {format_conclusion(facts, findings, outcomes)}; {seconds:.1f} s"
+
+
+def format_compute_lines(facts: Facts) -> Iterator[str]:
+    """The rates of each slot that was measured."""
+    for (name, number), slot in list_slots(facts).items():
+        yield f"compute {name} {name_slot(slot, number)}: {slot.describe()}"
 
 
 # Also beside `facts`, for compatibility; null means unknown.
@@ -125,6 +133,7 @@ class CheckReportView:
         merged = merge_findings(findings)
         self._findings = FindingsView(merged, in_full=verbose)
         self._collective = CollectiveTable(facts)
+        self._compute = list(format_compute_lines(facts))
         self._last = f"{format_conclusion(facts, merged, self._outcomes)}.  {seconds:.1f} s"
         self._note = format_source_note(facts)
 
@@ -133,6 +142,7 @@ class CheckReportView:
         yield ""
         yield self._findings
         yield self._collective
+        yield from (Text(line, style="dim") for line in self._compute)
         lines = [each for each in self._outcomes if each.status is not SubjectStatus.FINDINGS]
         widest = max((len(each.subject.name) for each in lines), default=0)
         for each in lines:

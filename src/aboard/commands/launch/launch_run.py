@@ -81,9 +81,10 @@ class Payload(Protocol):
 class LaunchSpec:
     """A launch as one value, from the command line to the conductor; `command` starts the same launch again.
 
-    `subjects` are checked first, quickly or in full; none is at the user's own risk. Ranks get the head's `environment`
-    on nodes that have it, whichever subjects are checked. With `sync_limit`, the working directory is sent first. `run`
-    is the id of a run that was submitted as a Slurm job, and up to `resubmits` further jobs continue a training.
+    `subjects` are checked first, quickly or in full; none is at the user's own risk, and only what is `essential` for
+    the payload is probed. Ranks get the head's `environment` on nodes that have it, whichever subjects are checked.
+    With `sync_limit`, the working directory is sent first. `run` is the id of a run that was submitted as a Slurm job,
+    and up to `resubmits` further jobs continue a training.
     """
 
     cluster: Cluster
@@ -94,6 +95,7 @@ class LaunchSpec:
     quick: bool = True
     environment: HeadEnvironment | None = None
     payload: Payload | None = None
+    essential: Subject | None = None
     notes: tuple[str, ...] = ()
     sync_limit: int | None = None
     run: str | None = None
@@ -181,8 +183,9 @@ def probe_launch(
 ) -> AbstractAsyncContextManager[tuple[CheckReport, dict[str, DialResult]]]:
     """The node check of a launch; see `probe_cluster`."""
     ranks = build_rank_spec(spec)
+    subjects = spec.subjects or ([] if spec.essential is None else [spec.essential])
     return probe_cluster(
-        spec.cluster, spec.subjects, dialer, quick=spec.quick, spec=ranks, check_observer=check_observer, keep=keep
+        spec.cluster, subjects, dialer, quick=spec.quick, spec=ranks, check_observer=check_observer, keep=keep
     )
 
 

@@ -37,6 +37,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError, Finding, Shell, format_shell
 from aboard.diagnoses.usage import configuration
 from aboard.record.runs import Runs
+from aboard.trainer.checks.subject import ESSENTIAL, leave_out_cuda
 from aboard.trainer.checks.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.trainer.settings.train_settings import TrainSettings
 from aboard.transport.node_dialer import NodeDialer
@@ -185,7 +186,8 @@ def add_training(
         cluster=cluster,
         request=request,
         command=build_resume_command(spec.command, inputs.settings),
-        subjects=(*spec.subjects, payload.subject) if spec.subjects else (),
+        subjects=(*map(leave_out_cuda, spec.subjects), payload.subject) if spec.subjects else (),
+        essential=ESSENTIAL,
         payload=payload,
     )
 

@@ -1,6 +1,10 @@
 """What `aboard train` probes beyond a check, and the diagnoses of what it refuses."""
 
+from dataclasses import replace
+
 from aboard.core.probes.check_subject import Subject
+from aboard.doctor.gpu.cuda_support import CUDA, find_cuda_problems
+from aboard.doctor.gpu.nvidia_smi import DRIVER
 from aboard.trainer.checks.node_gpus import GPU_SPECS
 from aboard.trainer.diagnoses import adapter, training
 
@@ -18,3 +22,10 @@ TRAIN = Subject(
     ),
     asked="aboard train",
 )
+# What a training asks even with `--check none`: otherwise it could run on the CPUs of GPU nodes.
+ESSENTIAL = replace(TRAIN, probes=(GPU_SPECS, DRIVER, CUDA))
+
+
+def leave_out_cuda(subject: Subject) -> Subject:
+    """A training refuses nodes whose GPUs torch can't use; the check's own warning would say the same again."""
+    return replace(subject, rules=tuple(rule for rule in subject.rules if rule is not find_cuda_problems))

@@ -1,4 +1,4 @@
-"""`sharding: auto`: chooses the fastest layout that fits."""
+"""`sharding: auto`: chooses the fastest layout that fits and leaves some memory free."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,10 +42,10 @@ def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[Sharding
 def find_best_layout(
     profile: ModelProfile, training: Training, nodes: tuple[int, ...], *, room: int | None
 ) -> MemoryEstimate:
-    """The first layout that fits; if none does, or `room` is unknown, the one with the smallest estimate."""
+    """The first layout that leaves room; if none does, or `room` is unknown, the one with the smallest estimate."""
     estimates = list(_estimate_layouts(profile, training, nodes))
-    fitting = (each for each in estimates if room is not None and each.fits(room))
-    return next(fitting, None) or min(estimates, key=lambda each: each.total)
+    roomy = (each for each in estimates if room is not None and each.fits_with_room(room))
+    return next(roomy, None) or min(estimates, key=lambda each: each.total)
 
 
 def _estimate_layouts(profile: ModelProfile, training: Training, nodes: tuple[int, ...]) -> Iterator[MemoryEstimate]:

@@ -19,6 +19,7 @@ from aboard.doctor.gpu import diagnoses as gpu
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.distributed.auto_sharding import choose_sharding
 from aboard.trainer.distributed.device_mesh import ShardingKind, build_mesh, list_ranks_per_node
+from aboard.trainer.memory.usable_memory import find_usable_memory
 
 # Gloo takes up to five times this to give up on an unreachable peer (seen with torch 2.13): five minutes.
 JOIN_TIMEOUT = timedelta(seconds=60)
@@ -58,9 +59,11 @@ def join_process_group(training: Training) -> RankContext:
     alone = RankContext(rank=rank, size=size, local_rank=local_rank, device=device, sharding="none")
     if not alone.distributed and not training.cpu_offload:
         return alone
+    # Before NCCL has buffers.
+    room = measure_memory(device, local_size)
     if not dist.is_initialized():
         _init_process_group(alone, offload=training.cpu_offload)
-    local_sizes, room = _gather_limits(local_size, measure_memory(device, local_size), device)
+    local_sizes, room = _gather_limits(local_size, room, device)
     nodes = list_ranks_per_node(local_sizes)
     sharding, keep, hold = choose_sharding(training, nodes, room=room)
     spread = build_mesh(sharding, nodes, device=device)
@@ -123,9 +126,9 @@ CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 
 
 def measure_memory(device: torch.device, local_size: int) -> int:
-    """Memory in bytes; ranks on a CPU share the host's memory evenly."""
+    """Memory in bytes: a GPU's that no other process holds; ranks on a CPU share the host's memory evenly."""
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
+        return find_usable_memory(*torch.cuda.mem_get_info(device))
     return _read_host_memory() // local_size
 
 

@@ -74,6 +74,7 @@ def estimate_activations(
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or hidden // heads)
     pairs = int(getattr(config, "num_key_value_heads", None) or heads)
+    kinds = len(set(getattr(config, "layer_types", None) or ("all",)))
     eager = config._attn_implementation == "eager"  # noqa: SLF001 - transformers has no other way to ask
     # Softmax in fp32, its cast, and the scores before it.
     square = heads * length * (FULL + 2 * size) if eager else 0
@@ -95,7 +96,8 @@ def estimate_activations(
         layers=int(config.num_hidden_layers),
         # The logits and their gradient of the same size; all tokens may be supervised.
         logits=2 * min(tokens, chunk_rows or tokens) * int(config.vocab_size) * size,
-        masks=batch * length * length * (1 + size) if packed or eager else 0,
+        # One for all layers of a kind.
+        masks=batch * length * length * size * kinds if packed or eager else 0,
     )
 
 

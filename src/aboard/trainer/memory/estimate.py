@@ -22,10 +22,12 @@ from aboard.trainer.model.chunked_loss import count_chunk_rows, find_chunking_ob
 from aboard.trainer.model.meta_model import build_on_meta, find_layers
 from aboard.trainer.model.packing_support import find_packing_obstacle
 
-# The process itself: libraries, the accelerator's context, the backend's buffers.
-PROCESS = 1 << 30
-# Fragmentation of the allocator.
-SLACK = 1.05
+# The process itself, and the fragmentation of its allocator. On a GPU, that is CUDA's context, NCCL's buffers and
+# cuBLAS's workspaces: 2 to 4 GiB, by what others report. It was not measured.
+PROCESS, FRAGMENTATION = 1 << 30, 1.05
+GPU_PROCESS, GPU_FRAGMENTATION = 3 << 30, 1.09
+# A layout leaves this much of the memory free, if another one fits: the estimate may be too low.
+COMFORT = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,9 @@ class MemoryEstimate:
 
     def fits(self, room: int) -> bool:
         return self.total <= room
+
+    def fits_with_room(self, room: int) -> bool:
+        return self.total <= room * COMFORT
 
     def words(self, nodes: tuple[int, ...], room: int | None) -> str:
         """Such as "6.7B in full needs 61 GiB per rank on 2 × 8; you have 80 GiB", or "7B with LoRA (40M trained) …"."""
@@ -155,6 +160,7 @@ def estimate_memory(
     if training.chunked_loss and sharding == "none":
         # The head's gradient comes with its loss, before all others.
         logits += FULL * profile.sizes.embedding
+    on_gpu = training.device == "cuda"
     # Offloaded shards are on the host; gradients go there once they are reduced.
     moved = states.weights + states.optimizer if training.cpu_offload else 0
     peak = max(states.peak, states.forward + activation_bytes + logits) - moved
@@ -173,7 +179,7 @@ def estimate_memory(
         logits=logits,
         host=moved and moved + states.gradients,
         peak=peak,
-        total=int(peak * SLACK) + PROCESS,
+        total=int(peak * (GPU_FRAGMENTATION if on_gpu else FRAGMENTATION)) + (GPU_PROCESS if on_gpu else PROCESS),
     )
 
 

@@ -72,9 +72,7 @@ class AttentionMasks:
         if micro.documents is not None:
             visible = visible & (micro.documents[:, :, None] == micro.documents[:, None, :])
         visible = visible.expand(rows, length, length)[:, None]
-        if self.attention == _CAUSAL:
-            return visible
-        # What transformers' eager attention adds to the scores.
+        # What is added to the scores. Of booleans, each layer's sdpa would make such a mask of its own, and save it.
         return torch.zeros((), dtype=self.dtype, device=visible.device).where(visible, torch.finfo(self.dtype).min)
 
 

@@ -100,8 +100,17 @@ def test_every_recording_is_judged_right() -> None:
 def test_the_memory_of_a_lost_gpu_is_unknown_and_that_gpu_is_named() -> None:
     """Not a healthy one that happens to be listed first."""
     lost = next(answers for _name, state, answers in _list_recordings() if state == "lost")
+    recorded = lost["nvidia-smi", "--query-gpu=memory.total,compute_cap", "--format=csv,noheader,nounits"]
+    # Free memory was not recorded; the mock would print the same.
+    lines = [f"{line}, {line.partition(',')[0]}" for line in recorded.stdout.splitlines()]
     with pytest.raises(ProbeParseError, match=r"^GPU 3 reports no memory size: \[GPU is lost\], "):
-        GPU_SPECS.parse(lost[GPU_SPECS.question.argv])  # type: ignore[union-attr]
+        GPU_SPECS.parse(CommandOutput(code=0, stdout="\n".join(lines)))
+
+
+def test_memory_that_another_process_holds_is_not_counted() -> None:
+    """What the driver reserves, up to 2 GiB, is part of the estimate."""
+    smi = CommandOutput(code=0, stdout="81559, 9.0, 81008\n81559, 9.0, 40960\n")
+    assert [spec.memory >> 20 for spec in GPU_SPECS.parse(smi)] == [81559, 40960]
 
 
 def test_an_nvidia_smi_that_crashes_is_unknown() -> None:

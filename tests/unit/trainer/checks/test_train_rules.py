@@ -178,7 +178,7 @@ def test_memory_that_is_needed_and_memory_that_is_there_are_both_said() -> None:
 
 def test_cards_as_nvidia_smi_lists_them() -> None:
     """None without its tools, an unknown for what can't be read."""
-    assert parse_gpu_specs(CommandOutput(code=0, stdout="81920, 8.0\n81920, 8.0\n"))[1].memory == 80 * GIB
+    assert parse_gpu_specs(CommandOutput(code=0, stdout="81920, 8.0, 81000\n81920, 8.0, 81000\n"))[1].memory == 80 * GIB
     assert parse_gpu_specs(CommandOutput(code=127, stdout="")) == ()
     assert parse_gpu_specs(CommandOutput(code=6, stdout="No devices were found\n")) == ()
     with pytest.raises(ProbeParseError):
