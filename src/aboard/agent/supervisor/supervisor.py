@@ -370,7 +370,7 @@ class Supervisor:
 
         def complete(reply: frames.Message) -> None:
             node = reply["witness"]["node"]
-            node["oom_before"] = self._usage.oom_before
+            node["oom_before"], node["malformed"] = self._usage.oom_before, self._children.beacons.malformed
             node["throttled"] = node_state.compute_throttled_share(self._usage.throttles_before)
             send_reply(reply)
 

@@ -221,6 +221,8 @@ class NodeSnapshot:
     held: int | None = None
     oom_kills: int | None = None
     oom_before: int | None = None
+    # Reports of ranks that their beacon's receiver could not read.
+    malformed: int = 0
     throttled: float | None = None
     # The file with the CPU quota of its control group, if there is one.
     quota: Untrusted = NO_TEXT

@@ -364,6 +364,15 @@ NODE_FLOOD = warning(
     fixes="aboard check {nodes:words}    # is anything wrong with it? if not, ask who else has access to the node",
 )
 
+DAMAGED_REPORTS = remark(
+    code="run-reports-damaged",
+    title="some reports of ranks could not be read",
+    symptoms=("reports of ranks that could not be read: 3 on n1",),
+    explanation="Each rank reports its progress to the agent on its node. The agent ignored some invalid reports, so"
+    " what Aboard says about these ranks may be incomplete. Your program may be writing to the agent's socket.",
+    fixes="aboard bundle {run}    # for a bug report, unless your program writes to that socket",
+)
+
 TRIAL = Diagnosis(
     code="run-trial",
     title="the command fails on a node, on a pair of nodes or on all nodes",

@@ -152,7 +152,7 @@ NOT_ALLOWED = Diagnosis(
     title="a file in this directory has settings that need your consent",
     symptoms=("has settings that need your consent, and you have not allowed them",),
     explanation="Aboard found this file in the working directory; nobody named it. Whoever wrote it would decide what"
-    " runs with your rights, where your files go and which hosts you reach. Names of nodes, settings of a training and"
+    " runs with your rights, where your files go and which hosts you reach. Names of nodes, training settings and"
     " paths in the directory need no consent; these lines do, once, and again when they change. Nothing was started.",
     remedy="Read the lines, then type `aboard allow`. For a single command, name the file, or add"
     " --allow-file (check, launch, train, sync).",

@@ -194,13 +194,20 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def report_floods(evidence: Evidence) -> Iterator[Finding]:
-    """The nodes of whose events or measurements the record lacks some."""
+    """The nodes of whose events or measurements the record lacks some, or whose ranks sent damaged reports."""
     ours = {part.node.name for part in evidence.plan.parts}
     notices = {node: notice for node, notice in evidence.run.notices.items() if node in ours}
     if notices:
         seen = "; ".join(list(notices.values())[:MOST_NOTICES])
         yield death.NODE_FLOOD.finding(
             nodes=tuple(notices), seen=seen, fix=death.NODE_FLOOD.fix(nodes=list(notices)[:MOST_NOTICES])
+        )
+    if damaged := {name: each.malformed for name, each in evidence.snapshots.items() if each.malformed}:
+        counts = ", ".join(f"{count:,} on {name}" for name, count in list(damaged.items())[:MOST_NOTICES])
+        yield death.DAMAGED_REPORTS.finding(
+            nodes=tuple(damaged),
+            seen=f"reports of ranks that could not be read: {counts}",
+            fix=death.DAMAGED_REPORTS.fix(run=evidence.plan.run),
         )
 
 

@@ -85,7 +85,8 @@ LOGIN_NODE = warning(
     title="this is a login node of a Slurm cluster",
     symptoms=("one rank runs on the login node", "processes on login nodes are killed"),
     explanation="No node was named, so Aboard uses this machine only. Many sites forbid such work on login nodes.",
-    remedy="Describe the job in `cluster.slurm` of aboard.yaml: Aboard submits and follows it. Or start in a job.",
+    remedy="Describe the job in `cluster.slurm` of aboard.yaml: Aboard submits and follows it. Or start Aboard inside a"
+    " job.",
     fixes="salloc --nodes=2    # then the same command in its shell; or describe the job in cluster.slurm",
 )
 
@@ -104,7 +105,7 @@ TMP_TAKEN = warning(
     symptoms=("aboard-1000 (drwxr-xr-x) belongs to user mallory, uid 1001",),
     explanation="Runs keep their sockets and their last output in /tmp/aboard-UID, which must be a private directory of"
     " the user. Here it is another user's, a link, a file, or open to others. Runs use a directory with a random name"
-    " beside it instead, so launches work. If another user owns it, ask them: it is no accident.",
+    " beside it instead, so launches work. If another user owns it, ask them: it does not happen by accident.",
     fixes="sudo ls -la {path}    # on {node}; what is it?\nsudo rm -r {path}    # on {node}; if it isn't needed",
 )
 

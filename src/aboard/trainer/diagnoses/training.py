@@ -134,7 +134,7 @@ TRACKER = warning(
         "wandb has not confirmed 12 lines of metrics.jsonl",
         "wandb.errors.CommError: Run initialization has timed out after 90.0 sec",
     ),
-    explanation="A process beside rank 0 sends the lines of metrics.jsonl and repeats what fails, so the training is"
+    explanation="A process beside rank 0 sends the lines of metrics.jsonl and retries what fails, so training is"
     " neither stopped nor slowed. It continues where it stopped when the server works again; a resumed run sends the"
     " rest first. If the run ends before that, the rest waits in metrics.jsonl on rank 0's node.",
     fixes={

@@ -410,9 +410,10 @@ def test_a_socket_that_is_gone_breaks_no_rank(clean: list[Run]) -> None:
 
 
 def test_what_is_no_report_is_ignored(clean: list[Run]) -> None:
-    """Whatever lands in the socket, the keeper lives on and tells nothing of it."""
+    """Whatever lands in the socket, the keeper lives on; a snapshot has the number of such reports."""
     run = Run()
     clean.append(run)
+    node: dict[str, Any] = {}
     good = {"child": "a", "pid": 1, "wall": time.time()}
     junk = [b"", b"\0" * 70_000, b"[" * 60_000, b"7", b"{}", b'{"child":{}}', *(
         json.dumps({**good, **bad}).encode() for bad in (
@@ -431,8 +432,12 @@ def test_what_is_no_report_is_ignored(clean: list[Run]) -> None:
             for datagram in (*junk, json.dumps({**good, "phase": "group"}).encode()):
                 await asyncio.get_running_loop().run_in_executor(None, talk.send, datagram)
         await until(lambda: len(told(run, "phase")) == 2)
+        snapshot, _offset = await hold.request_snapshot(1.0, brief=True)
+        node.update(snapshot["node"])
 
     held(run, story)
+    # The last one is valid, and no news.
+    assert node["malformed"] == len(junk) - 1
     assert told(run, "phase") == [{"phase": "started"}, {"phase": "group"}]
     assert not told(run, "raised")
 

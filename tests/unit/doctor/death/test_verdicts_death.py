@@ -21,7 +21,7 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.fixes import Fix
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.apply_rules import judge_by_rules
-from aboard.doctor.death.rules import DEATH_RULES, conclude_run
+from aboard.doctor.death.rules import DEATH_RULES, conclude_run, report_floods
 from aboard.doctor.shared.fix_commands import omit_relaunch
 
 PLAN = Plan(
@@ -535,6 +535,14 @@ def test_what_was_stopped_and_continued_is_worth_a_line() -> None:
     said = " ".join(finding.seen for finding in findings)
     assert "guard process on n1 was stopped by a signal 2 times; Aboard continued it" in said
     assert "(its bridge process) on n2 was killed; the conductor connected again" in said
+
+
+def test_damaged_reports_of_ranks_are_told_once_with_their_nodes() -> None:
+    """As information: what else is said of these ranks may lack something."""
+    snapshots = {name: NodeSnapshot(malformed=count) for name, count in (("n1", 0), ("n2", 1200))}
+    (found,) = report_floods(Evidence(plan=PLAN, run=Run(id="r"), snapshots=snapshots))
+    assert (found.code, found.severity, found.nodes) == ("run-reports-damaged", Severity.INFO, ("n2",))
+    assert found.seen == "reports of ranks that could not be read: 1,200 on n2"
 
 
 def test_a_run_that_restarts_by_itself_is_not_to_be_launched_again() -> None:
