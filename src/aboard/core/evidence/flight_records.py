@@ -39,17 +39,16 @@ class GroupProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Lateness:
-    """By how many seconds each rank arrives after the first one, over `count` collectives that took `span` seconds.
+    """By how many seconds each rank arrives after the first one, over `count` collectives.
 
-    `late` and `seconds`, the time between two collectives, are typical values; `waits` has each collective.
+    `late` and `seconds`, the time between two collectives, are typical values; `arrivals` has when ranks issued each.
     """
 
     group: str
     count: int
     seconds: float
     late: Mapping[int, float]
-    span: float
-    waits: Mapping[int, Sequence[float]]
+    arrivals: Mapping[int, Sequence[float]]
 
 
 def list_group_progress(
@@ -119,15 +118,12 @@ def measure_lateness(
 
 def _compute_lateness(name: str, shared: Sequence[int], arrivals: Mapping[int, Mapping[int, float]]) -> Lateness:
     first = {seq: min(times[seq] for times in arrivals.values()) for seq in shared}
-    waits = {rank: [times[seq] - first[seq] for seq in shared] for rank, times in arrivals.items()}
-    return Lateness(
-        group=name,
-        count=len(shared),
-        seconds=_compute_trimmed_mean([first[after] - first[before] for before, after in pairwise(shared)]),
-        late={rank: _compute_trimmed_mean(of_rank) for rank, of_rank in waits.items()},
-        span=max(times[shared[-1]] for times in arrivals.values()) - first[shared[0]],
-        waits=waits,
-    )
+    late = {
+        rank: _compute_trimmed_mean([times[seq] - first[seq] for seq in shared]) for rank, times in arrivals.items()
+    }
+    took = _compute_trimmed_mean([first[after] - first[before] for before, after in pairwise(shared)])
+    compared = {rank: [times[seq] for seq in shared] for rank, times in arrivals.items()}
+    return Lateness(group=name, count=len(shared), seconds=took, late=late, arrivals=compared)
 
 
 def _compute_trimmed_mean(seconds: Sequence[float]) -> float:
@@ -153,10 +149,17 @@ def summarize_long_waits(measured: Lateness, rank: int) -> tuple[int, float, flo
 
     Its short waits are left out: collectives from before it became slow, and the later ones of each step.
     """
-    others = zip(*(waits for each, waits in measured.waits.items() if each != rank), strict=True)
-    waits = [own - median(rest) for own, rest in zip(measured.waits[rank], others, strict=True)]
-    long = [wait for wait in waits if wait >= _LONG_WAIT * _trim_outliers(waits)[-1]]
-    return len(long), median(long), sum(long) / max(measured.span, 1e-6)
+    others = zip(*(times for each, times in measured.arrivals.items() if each != rank), strict=True)
+    waits = [(median(rest), own) for rest, own in zip(others, measured.arrivals[rank], strict=True)]
+    least = _LONG_WAIT * _trim_outliers([end - start for start, end in waits])[-1]
+    long = [(start, end) for start, end in waits if end - start >= least]
+    # Ranks issue the collectives of several buckets at once, so their waits overlap.
+    waited, until = 0.0, waits[0][0]
+    for start, end in long:
+        waited += max(0.0, end - max(start, until))
+        until = max(until, end)
+    span = max(end for wait in waits for end in wait) - min(start for wait in waits for start in wait)
+    return len(long), median(end - start for start, end in long), waited / max(span, 1e-6)
 
 
 def _find_last_sequence(group: ProcessGroupRecord) -> int:

@@ -121,6 +121,10 @@ class Asker(Onlooker):
         self.answer: asyncio.Task[Judgement] | None = None
         self._ask_at = ask_at
 
+    def began(self, conductor: Conductor) -> None:
+        super().began(conductor)
+        conductor.on_plan = lambda _plan: conductor.stop("one attempt is enough")
+
     def event(self, event: Event) -> None:
         super().event(event)
         if self._conductor is not None and self.answer is None and event.kind == self._ask_at:
@@ -133,6 +137,17 @@ def test_why_names_the_rank_that_has_died_while_the_others_are_ended(tmp_path: P
     _launch(tmp_path, asker, {"s5": FakeNodeFaults(dies={"43": 0.5})})
     assert asker.answer is not None
     assert [finding.ranks for finding in asker.answer.result().findings] == [(43,)]
+
+
+def test_why_tells_nobody_to_launch_what_restarts_itself(tmp_path: Path) -> None:
+    """The advice for a killed rank ends with that where nothing else starts it again."""
+    asker = Asker()
+    killed = {"s5": FakeNodeFaults(kills={"1/43": 0.5})}
+    _launch(tmp_path, asker, killed, recovery=RecoverySettings(restarts=1, standby=False))
+    assert asker.answer is not None
+    (found, *_) = asker.answer.result().findings
+    assert found.fix.variant == "memory"
+    assert "launch again" not in found.fix
 
 
 def test_why_blames_nobody_while_a_run_that_was_stopped_ends(tmp_path: Path) -> None:

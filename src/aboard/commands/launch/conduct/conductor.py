@@ -139,7 +139,8 @@ class Conductor:
     async def ask_why(self) -> Judgement:
         """Queries every node for a snapshot and judges why the run makes no progress."""
         why = await self.verdicts.ask_why(self.plan, self._sessions.by_node)
-        return replace(why, findings=omit_relaunch(why.findings)) if self._on_stall is StallAction.RESTART else why
+        ends = self._on_stall is StallAction.RESTART or self.run.generation.first_death is not None
+        return replace(why, findings=omit_relaunch(why.findings)) if ends and self._recovery is not None else why
 
     @property
     def stall(self) -> Finding | None:
