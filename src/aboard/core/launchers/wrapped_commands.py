@@ -101,6 +101,7 @@ _SEPARATORS = re.compile(r"[;&|\n(){}]")
 _LAUNCHERS = frozenset({"torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch"})
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
+_PARAMETER = re.compile(r'"?\$\{?(\w+|[@*])\}?"?')
 _KEYWORD = re.compile(r"\s*(?:(?:then|do|else|if|while|!)\s+)*")
 _LAUNCH_MODULE = re.compile(r"-m\s+(?:torch\.distributed\.(?:run|launch)|accelerate\.commands|deepspeed\.launcher)\b")
 _TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher")
@@ -253,10 +254,17 @@ def find_script(words: Sequence[str]) -> str | None:
     return script if script is not None and (is_shell or script.endswith((".sh", ".bash"))) else None
 
 
-def read_script(words: Sequence[str], read: Callable[[str], str | None]) -> str:
-    """The text of `bash -c TEXT`, or of the shell script that the words run; "" for other commands."""
+def read_script(words: Sequence[str], read: Callable[[str], str | None], environ: Mapping[str, str]) -> str:
+    """The text of `bash -c TEXT`, or of the shell script that the words run; "" for other commands.
+
+    Arguments (`$@`) and variables of `environ` are put in, so that `exec "$@"` and `$LAUNCHER` show what they start.
+    """
     text, script = find_command_text(words), find_script(words)
-    return text if text is not None else (read(script) if script else None) or ""
+    if text is None:
+        text = (read(script) if script else None) or ""
+    arguments = " ".join(words[words.index(script) + 1 :] if script else words[4:])
+    given = {**environ, "@": arguments, "*": arguments}
+    return _PARAMETER.sub(lambda found: given.get(found[1], found[0]), text)
 
 
 def find_text_launcher(text: str) -> str:

@@ -74,7 +74,8 @@ class JobReader:
         if name in RUNTIMES or _PYTHON.fullmatch(name) or name.endswith(".py"):
             return False
         if name in SHELLS or find_script(command) is not None:
-            return not _RANK.search(read_script(command, partial(self._read_file, capture)))
+            commands = {name: value for name, value in environ.items() if " " in value.strip()}
+            return not _RANK.search(read_script(command, partial(self._read_file, capture), commands))
         return self.is_system_program(command[0], environ.get("PATH", ""))
 
     def find_task_step(self, capture: Capture) -> Step | None:
@@ -94,7 +95,8 @@ class JobReader:
     def _find_task_launcher(self, capture: Capture, step: Step) -> str:
         """The launcher that each task calls by a script of its own; "" if tasks are launchers or ranks."""
         command = split_assignments(step.command)[1]
-        return find_task_script(command, partial(self._read_file, capture)) if command else ""
+        environ = self.list_variables(capture)
+        return find_task_script(command, partial(self._read_file, capture), environ) if command else ""
 
     def count_loop(self, capture: Capture) -> int:
         """How many nodes the launcher of an srun for one node waits for; 0 for any other command."""

@@ -40,7 +40,7 @@ GRAMMAR = FlagGrammar(
         *list_flags(skip_flag, "--msg-timeout --threads|-T --wait|-W", note=_OWN_STOP),
         *list_flags(skip_flag, "--label|-l --unbuffered|-u", takes=NOTHING, note=OWN_LOGS, accepted=_SET),
         skip_flag("--accel-bind", note=_OWN_BINDING),
-        skip_flag("--cpu-bind", note=_OWN_BINDING, accepted=("none", "no")),
+        skip_flag("--cpu-bind", "--cpu_bind", note=_OWN_BINDING, accepted=("none", "no")),
         skip_flag("--exact", takes=NOTHING, note=_OWN_BINDING),
         skip_flag("--immediate", "-I", takes=OPTIONAL, note="is not used: the job waits for its nodes"),
         skip_flag("--kill-on-bad-exit", "-K", takes=OPTIONAL, note=_OWN_STOP, accepted=("", "1")),
@@ -112,9 +112,9 @@ def find_step_command(words: Sequence[str]) -> Sequence[str]:
     return (flags.target, *flags.args)
 
 
-def find_task_script(words: Sequence[str], read: Callable[[str], str | None]) -> str:
+def find_task_script(words: Sequence[str], read: Callable[[str], str | None], environ: Mapping[str, str]) -> str:
     """The launcher that a task calls by a shell or a front end; "" for other commands. `read` reads scripts."""
-    return find_front_end(words) or find_text_launcher(read_script(words, read))
+    return find_front_end(words) or find_text_launcher(read_script(words, read, environ))
 
 
 def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[ParsedFlags, JobRequest, TaskLayout]:
@@ -156,7 +156,7 @@ def _parse_tasks(flags: ParsedFlags, layout: TaskLayout, context: LauncherContex
     """What each task starts: a launcher, which starts the ranks of its node, a script that calls one, or a rank."""
     words = (flags.target, *flags.args)
     files = context.files
-    is_script = find_task_script(words, lambda path: files.read(path) if files.exists(path) else None)
+    is_script = find_task_script(words, lambda path: files.read(path) if files.exists(path) else None, context.environ)
     inner = None if is_script else context.parse_inner(words, context)
     started = inner.launcher if inner is not None else is_script
     if layout.tasks_per_node > 1 and started and started not in RUNTIMES:

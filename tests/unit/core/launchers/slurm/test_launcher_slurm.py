@@ -262,6 +262,8 @@ FILES = {
     "/w/launch.sh": "set -e\nif true; then torchrun x.py; fi\n",
     "/w/rank.sh": "python x.py\n",
     "/w/tidy.sh": "rm x\n",
+    "/w/with_env.sh": 'export RANK=$SLURM_PROCID\nexec "$@"\n',
+    "/w/with_all.sh": "exec $*\n",
 }
 
 
@@ -305,17 +307,34 @@ def capture(command: str, **more: str) -> Capture:
         ("srun -N1 -n1 ./launch.sh a", False, "torchrun"),
         ("srun axolotl train c.yml", False, "axolotl"),
         ("srun --multi-prog x.conf", False, None),
+        # What a script starts by its arguments, or by variables that the batch script exports.
+        ("srun ./with_env.sh python x.py", False, ""),
+        ("srun ./with_all.sh apptainer exec i.sif python x.py", False, ""),
+        ("srun ./with_env.sh mkdir x", True, ""),
+        ("srun ./tidy.sh x.py", True, ""),
+        ("srun ./with_env.sh torchrun x.py", False, "torchrun"),
+        ("srun bash -c '$LAUNCHER --node_rank $SLURM_PROCID x.py'", False, "torchrun"),
+        ('srun bash -c "${MODULE} x.py"', False, "python"),
+        ("srun bash -c '$PROGRAM'", False, ""),
+        ("srun bash -c 'echo $PYTHONPATH'", True, ""),
     ],
 )
 def test_what_becomes_of_an_srun(command: str, *, itself: bool, launcher: str | None) -> None:
     """Slurm's own srun, scripts on the nodes of the step, or a run; what can't be read waits for its refusal."""
-    step = capture(command)
+    exported = {
+        "LAUNCHER": "torchrun --nnodes 2",
+        "MODULE": "python -u -m torch.distributed.launch",
+        "PROGRAM": "python x.py",
+        "PYTHONPATH": "/p/python",
+    }
+    step = capture(command, **exported)
     assert read_job().runs_itself(step) is itself
     if launcher is not None:
         assert (read_job().find_task_step(step) is not None) == bool(launcher)
     if launcher:
+        command = command.replace("srun -N1 -n1", "srun").replace("srun", "srun -n4", 1)
         with pytest.raises(InputError, match=f"it would start {launcher} 2 times on each node"):
-            read_job().find_task_step(capture(command.replace("srun -N1 -n1", "srun").replace("srun", "srun -n4", 1)))
+            read_job().find_task_step(capture(command, **exported))
 
 
 def test_the_only_task_of_a_job_is_a_rank() -> None:
