@@ -14,6 +14,7 @@ from typing import Any
 import click
 import pytest
 from deadlines import slowness
+from slurm_commands import SlurmStandIns
 from typed_commands import aboard
 
 from aboard.commands.command_line import cli, main
@@ -190,6 +191,26 @@ def test_a_launch_in_a_pod_never_trains_a_world_of_one(
         assert "aboard launch --alone --dry-run -- true    # runs on this machine alone" in ran.stderr
         assert aboard("launch", "--alone", "--dry-run", "--", "true").code == 0
         assert aboard("launch", "localhost", "--dry-run", "--", "true").code == 0
+
+
+@pytest.mark.ci
+def test_a_login_node_is_no_node_unless_it_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch that names no node is refused there without --alone, and a check doesn't succeed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    slurm = SlurmStandIns(tmp_path / "bin", monkeypatch)
+    slurm.put("scontrol", 'echo "Node $4 not found"; exit 1')
+    slurm.put("sbatch", "")
+    launch = ("launch", "--dry-run")
+    for words, code in (
+        (launch, 2),
+        ((*launch, "--alone"), 0),
+        ((*launch, "localhost"), 0),
+        (("check", "--only", "host"), 2),
+    ):
+        ran = aboard(*words, *(("--", "true") if words[0] == "launch" else ()))
+        assert ran.code == code, (words, ran.stdout, ran.stderr)
+        assert "host-login-node" in ran.stdout + ran.stderr
 
 
 def test_files_with_a_typing_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

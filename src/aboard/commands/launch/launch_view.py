@@ -35,6 +35,7 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines, quote_word
 from aboard.doctor.death.folded_tracebacks import TracebackFolder
 from aboard.doctor.network import diagnoses as network
+from aboard.doctor.shared.fix_commands import read_elsewhere
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
@@ -129,10 +130,11 @@ class LaunchView:
         else:
             self._write(text)
 
-    def script_line(self, node: str, stream: str, text: str) -> None:
-        """Shows a line that the script has printed."""
+    def script_line(self, node: str, stream: str, text: str, *, of_rank: bool = False) -> None:
+        """Shows a line that the script has printed, unless it is shown as that of its rank."""
         self._stop_looking()
-        self.say(f"{format_script(node, stream)} {text}")
+        if not of_rank:
+            self.say(f"{format_script(node, stream)} {text}")
 
     def script_captured(self, text: str, notes: Sequence[str]) -> None:
         """Shows which launcher was captured, how its command is understood, and the check that follows."""
@@ -282,8 +284,10 @@ def show_end(
     console: Console, run: RunDirectory, result: LaunchResult, *, command: str, is_submitted: bool = False
 ) -> int:
     """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
+    reader = _choose_reader(run, is_submitted=is_submitted)
     if result.outcome is None or result.progress is None:
-        print_findings(console, [finding for finding in result.reasons if finding.severity > Severity.INFO])
+        reasons = [finding for finding in result.reasons if finding.severity > Severity.INFO]
+        print_findings(console, read_elsewhere(reasons, run.id, reader))
         if result.script is not None and not result.reasons:
             console.print(
                 f"not monitored: the script on {result.script.node} {result.script.reason}, and called no launcher",
@@ -293,13 +297,13 @@ def show_end(
         return (result.script.exit_code if result.script is not None else 0) or EXIT_BLOCKED
     end = FinishedRun(
         progress=result.progress,
-        findings=result.outcome.findings,
+        findings=read_elsewhere(result.outcome.findings, run.id, reader),
         exit_code=result.outcome.code,
         directory=str(run.path),
         command=command,
         dropped=result.dropped,
         continuation=result.continuation,
-        reader=_choose_reader(run, is_submitted=is_submitted),
+        reader=reader,
         adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )
     print_report(console, FinishedRunView(end), format_summary_lines(end))

@@ -16,7 +16,7 @@ from aboard.commands.shared.options.node_arguments import NodeArguments
 from aboard.commands.shared.options.typed_words import RESUBMIT, RUN, format_typed_command, list_typed_words
 from aboard.config.input_files import read_text
 from aboard.config.this_machine import find_environment
-from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
+from aboard.core.cluster.cluster import COMMAND_LINE, THIS_MACHINE, Cluster
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest, describe_unused_master
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
@@ -155,6 +155,9 @@ class RunOptions:
 
         if cluster.source == THIS_MACHINE and not self.alone:
             _refuse_one_of_several(os.environ)
+        if cluster.source == THIS_MACHINE and self.alone:
+            # As if it had been named.
+            cluster = replace(cluster, source=COMMAND_LINE)
         return LaunchSpec(
             cluster=cluster,
             request=replace(request, restarts=more["recovery"].restarts),

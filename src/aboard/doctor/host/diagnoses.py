@@ -80,14 +80,15 @@ ACTIVE_RUN = warning(
     fixes="aboard stop {run}    # or wait for its end: aboard status {run} --follow",
 )
 
-LOGIN_NODE = warning(
+LOGIN_NODE = Diagnosis(
     code="host-login-node",
     title="this is a login node of a Slurm cluster",
     symptoms=("one rank runs on the login node", "processes on login nodes are killed"),
-    explanation="No node was named, so Aboard uses this machine only. Many sites forbid such work on login nodes.",
+    explanation="No node was named, so Aboard would use this machine only. Many sites forbid such work on login nodes.",
     remedy="Describe the job in `cluster.slurm` of aboard.yaml: Aboard submits and follows it. Or start Aboard inside a"
     " job.",
-    fixes="salloc --nodes=2    # then the same command in its shell; or describe the job in cluster.slurm",
+    fixes="salloc --nodes=2    # then the same command in its shell; or describe the job in cluster.slurm;"
+    " `aboard launch --alone` runs here",
 )
 
 LEFTOVERS_ENDED = remark(

@@ -24,6 +24,7 @@ _SHOWN = 16
 # The link states in which a NIC may well carry traffic.
 LINK_UP = ("up", "unknown", "")
 _RELAUNCH = re.compile(r"(?:(?<! ) +(?:# (?=then launch again))?|[;,] *)?(?:then |if not, )?launch again.*")
+_READERS = "bundle|export|logs|report|why"
 _Address = IPv4Address | IPv6Address
 
 
@@ -119,11 +120,21 @@ def _parse_address(text: str) -> _Address | None:
 
 def omit_relaunch(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings and their consequences without the advice to launch again, for a run that restarts by itself."""
+    return _change_fixes(findings, _RELAUNCH, "")
+
+
+def read_elsewhere(findings: Sequence[Finding], run: str, reader: str) -> tuple[Finding, ...]:
+    """The findings with `reader` in place of `aboard`, in commands that read the record of this run."""
+    commands = re.compile(rf"\baboard(?= (?:{_READERS}) (?:-[^#\n]{{,200}} )?{re.escape(run)}(?![^\s]))")
+    return _change_fixes(findings, commands, reader.replace("\\", r"\\"))
+
+
+def _change_fixes(findings: Sequence[Finding], pattern: re.Pattern[str], instead: str) -> tuple[Finding, ...]:
     return tuple(
         replace(
             each,
-            fix=Fix(_RELAUNCH.sub("", each.fix), variant=each.fix.variant, values=each.fix.values),
-            consequences=omit_relaunch(each.consequences),
+            fix=Fix(pattern.sub(instead, each.fix), variant=each.fix.variant, values=each.fix.values),
+            consequences=_change_fixes(each.consequences, pattern, instead),
         )
         for each in findings
     )

@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from io import StringIO
@@ -15,12 +16,15 @@ from rich.text import Text
 from run_states import RUN, Scene, cluster, dead, plan_of, training
 
 from aboard.commands.launch.background_run import StartReporter, format_started
-from aboard.commands.launch.launch_view import LineBacklog
+from aboard.commands.launch.launch_run import LaunchResult
+from aboard.commands.launch.launch_view import LineBacklog, show_end
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.shared.log_lines import LogLineFormatter
+from aboard.commands.shared.printed_output import build_console
 from aboard.commands.shared.read_logs import LogFollower, LogQuery
+from aboard.core.launchers.capture_failures import build_late_failure
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
@@ -29,6 +33,7 @@ from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
+from aboard.record.slurm_job import SlurmJob, write_slurm_job
 
 if TYPE_CHECKING:
     from aboard.commands.launch.conduct.conductor import Conductor
@@ -343,3 +348,18 @@ def test_after_a_flood_of_one_rank_the_others_are_shown_again(tmp_path: Path) ->
         "… lines are skipped, since ranks print faster than they are shown: aboard logs -n all",
         "step 1",
     ]
+
+
+def test_fixes_work_where_only_a_node_has_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without shared homes, commands that read this record go through srun; others are typed as they are."""
+    run = RunDirectory(tmp_path / "20261115-0800-brave-otter")
+    run.path.mkdir()
+    write_slurm_job(run, SlurmJob(id=7, batch_host="n1"))
+    late = build_late_failure(run.id, "n1", "ended with exit code 1")
+    again = build_late_failure("20261115-0800-other-otter", "n1", "ended with exit code 1")
+    result = LaunchResult(report=None, refused=(replace(late, consequences=(again,)),))
+    for is_submitted, reader in ((False, ""), (True, f"srun --nodes=1 --ntasks=1 --nodelist=n1 {sys.executable} -m ")):
+        show_end(build_console(), run, result, command="aboard launch -- bash run.sh", is_submitted=is_submitted)
+        shown = capsys.readouterr().out
+        assert f" {reader}aboard logs {run.id} --script -n all    # what the script printed" in shown
+        assert "-m aboard logs 20261115-0800-other-otter" not in shown

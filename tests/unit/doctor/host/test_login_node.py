@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from slurm_commands import SlurmStandIns
 
 from aboard.commands.check.inspect_slurm import find_login_node
-from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.cluster import COMMAND_LINE, THIS_MACHINE, Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Severity
@@ -37,11 +38,14 @@ def test_a_machine_that_slurm_runs_no_jobs_on_is_a_login_node(tmp_path: Path, mo
     assert find() == ""
 
 
-def test_a_login_node_is_a_warning_with_what_starts_a_job() -> None:
-    """Before a launch and in a check; elsewhere there is none."""
-    facts = Facts(cluster=HERE, contacts={}, outcomes={login_node.LOGIN_NODE: "login1"})
-    (finding,) = login_node.find_login_node(facts)
-    assert (finding.code, finding.severity, finding.nodes) == ("host-login-node", Severity.WARN, ("localhost",))
-    assert finding.seen.startswith("login1 is the only node, and ")
-    assert finding.fix.startswith("salloc --nodes=2    # ")
+def test_a_login_node_that_nobody_named_is_refused_with_what_starts_a_job() -> None:
+    """Before a launch and in a check; who names this machine, or types --alone, gets a warning."""
+    outcomes = {login_node.LOGIN_NODE: "login1"}
+    for source, severity in ((THIS_MACHINE, Severity.BLOCK), (COMMAND_LINE, Severity.WARN)):
+        facts = Facts(cluster=replace(HERE, source=source), contacts={}, outcomes=outcomes)
+        (finding,) = login_node.find_login_node(facts)
+        assert (finding.code, finding.severity, finding.nodes) == ("host-login-node", severity, ("localhost",))
+        assert finding.seen.startswith("login1 is the only node, and ")
+        assert finding.fix.startswith("salloc --nodes=2    # ")
+        assert "--alone" in finding.fix
     assert list(login_node.find_login_node(Facts(cluster=HERE, contacts={}))) == []
