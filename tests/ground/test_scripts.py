@@ -32,6 +32,11 @@ torchrun --nnodes $NNODES --node_rank $NODE_RANK --nproc_per_node $NPROC_PER_NOD
     --master_addr $MASTER_ADDR --master_port $MASTER_PORT ../show.py --x 0
 echo "after $?"
 """
+REDIRECTED = """
+torchrun --nnodes 2 show.py 0 2>&1 | tee train-$NODE_RANK.log
+torchrun --nnodes 2 show.py 0 &> later-$NODE_RANK.log
+echo "$NODE_RANK times over"
+"""
 FORGIVING = """
 torchrun --nnodes 2 show.py 7 || true
 echo "first over"
@@ -64,6 +69,22 @@ def test_a_script_prepares_on_every_node(two: Launches) -> None:
     assert "checked n[1-2] in " in checked.partition("[rank")[0], captured + checked
     assert "[script on n2] prepare 1 of 2" in two.aboard("logs", ran.run, "--script").stdout
     assert two.orphans(ran.run) == two.orphans(f"{ran.run}.0") == {}
+
+
+def test_ranks_are_printed_where_the_script_sends_its_launcher(two: Launches) -> None:
+    """`| tee` and `&>` get the lines of their own node's ranks, as from the launcher; the screen shows each once."""
+    two.put("run.sh", REDIRECTED)
+    ran = two.launch("--", "bash", "run.sh")
+    assert ran.code == 0, ran.said
+    logs = two.box.head.run(["sh", "-c", "cat later-*.log train-*.log"], cwd="/shared/job").stdout
+    ranks = [f"rank {rank} 2 - - job 0" for rank in range(2)]
+    assert logs.splitlines() == ranks * 2
+    # Lines that differ in their numbers only are folded.
+    assert ran.said.count("] rank ") == 2, ran.said
+    for rank, line in enumerate(ranks):
+        assert f"[script on n{rank + 1}] {line}" not in ran.said
+        assert two.aboard("logs", ran.run, "--script").stdout.count(line) == 1
+        assert f"[script on n{rank + 1}] {rank} times over" in ran.said
 
 
 def test_a_failed_run_is_not_forgiven(two: Launches) -> None:

@@ -83,6 +83,7 @@ import os, sys, time
 names = ("RANK", "WORLD_SIZE", "LEARNING", "SLURM_PROCID", "ABOARD_CAPTURE")
 with open(f"/shared/guides/ran-{os.environ['RANK']}", "w") as file:
     print("rank", *(os.environ.get(name, "-") for name in names), *sys.argv[1:], file=file)
+print("printed by rank", os.environ["RANK"], flush=True)
 while "wait" in sys.argv:
     time.sleep(0.1)
 sys.exit(int(sys.argv[-1]) if sys.argv[-1].isdecimal() and os.environ["RANK"] == "1" else 0)
@@ -103,7 +104,7 @@ TASKS = """#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2
 export LEARNING=0.3
 srun bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS on $(hostname)"; cd /shared/guides &&
-    torchrun --nnodes $SLURM_NNODES --node_rank $SLURM_NODEID --nproc_per_node 2 rank.py b'
+    torchrun --nnodes $SLURM_NNODES --node_rank $SLURM_NODEID --nproc_per_node 2 rank.py b' | tee train.log
 echo "after $?"
 """
 # sbatch takes a script in any language.
@@ -135,7 +136,7 @@ def test_a_script_that_prepares(login: Launches) -> None:
 
 
 def test_tasks_that_call_a_launcher(login: Launches) -> None:
-    """Each node's task runs its shell with its own numbers; the launchers become one run."""
+    """Each node's task runs its shell with its own numbers; the launchers become one run, whose lines srun prints."""
     login.put("rank.py", RANK)
     login.put("tasks.sh", TASKS)
     said = _run(login, "sbatch", "tasks.sh")
@@ -143,6 +144,10 @@ def test_tasks_that_call_a_launcher(login: Launches) -> None:
         assert f"[script on {node}] task {task} of 2 on {node}" in said
     assert _list_ranks(login) == [f"rank {rank} 4 0.3 - - b" for rank in range(4)]
     assert "after 0" in said
+    written = login.box.head.run(["cat", "train.log"], cwd=login.folder).stdout.splitlines()
+    expected = [f"task {task} of 2 on n{task + 1}" for task in range(2)]
+    assert sorted(written) == [*(f"printed by rank {rank}" for rank in range(4)), *expected]
+    assert said.count("printed by rank 2") == 1, said
 
 
 def test_a_script_in_another_language(login: Launches) -> None:

@@ -203,6 +203,11 @@ class NodeSession:
         """Lets a captured launcher exit with this code, or run if it is `RUN_ITSELF`; repeating it is harmless."""
         await self._ask("release", number=number, code=code)
 
+    async def print_lines(self, number: int, stream: str, lines: bytes, *, last: bool = False) -> bool:
+        """Lets a captured launcher print this; False if it has too much to print yet, and this is not the last."""
+        reply = await self._ask("print", number=number, stream=stream, lines=frames.bytes_to_text(lines), last=last)
+        return bool(reply.get("taken"))
+
     async def get_activity(self) -> ScriptActivity:
         """What the script does now."""
         return parse_activity(await self._ask("activity"))

@@ -19,6 +19,9 @@ resource_limits = __import__("aboard_resource_limits")
 script_line = __import__("aboard_script_line")
 
 SOCKET = "ABOARD_CAPTURE"
+# The inodes of the pipes that the script's own output goes to.
+PIPES = "ABOARD_CAPTURE_PIPES"
+STREAMS = ((1, "stdout"), (2, "stderr"))
 HEADER = 4
 # The head's reply in place of an exit code: the program runs as it is.
 RUN_ITSELF = -1
@@ -108,7 +111,22 @@ def _describe(words: "list[str]", python: str) -> "dict[str, Any]":
         "limits": resource_limits.read_limits(),
         "script": script,
         "line": line,
+        "streams": _list_redirected(),
     }
+
+
+def _list_redirected() -> "list[str]":
+    """The streams that the script sends elsewhere, as by `| tee` and `> log`: ranks' lines are printed there, too."""
+    own = os.environ.get(PIPES, "").split()
+    return [name for fd, name in STREAMS if _is_kept(fd) and str(os.fstat(fd).st_ino) not in own]
+
+
+def _is_kept(fd: int) -> bool:
+    """Whether it is open, and neither a terminal nor /dev/null."""
+    try:
+        return not stat.S_ISCHR(os.fstat(fd).st_mode)
+    except OSError:
+        return False
 
 
 def _is_read_by_shell() -> bool:
@@ -161,7 +179,8 @@ def _read_link(path: str) -> str:
 def _leave_capture() -> None:
     """What srun starts on the nodes must find neither our programs nor our modules."""
     own = os.path.dirname(os.path.realpath(__file__))
-    os.environ.pop(SOCKET, None)
+    for name in (SOCKET, PIPES):
+        os.environ.pop(name, None)
     for name in ("PATH", "PYTHONPATH"):
         rest = [part for part in os.environ.get(name, "").split(os.pathsep) if not _is_below(part, own)]
         if any(rest):
@@ -195,13 +214,27 @@ def _exchange(document: "dict[str, Any]") -> int:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ[SOCKET])
         connection.sendall(len(body).to_bytes(HEADER, "big") + body)
-        size = int.from_bytes(_receive(connection, HEADER), "big")
-        reply = json.loads(_receive(connection, min(size, MOST_BYTES)).decode("utf-8"))
+        reply = {"stdout": ""}
+        while reply.keys() & {"stdout", "stderr"}:
+            _print_lines(reply)
+            size = int.from_bytes(_receive(connection, HEADER), "big")
+            reply = json.loads(_receive(connection, min(size, MOST_BYTES)).decode("utf-8"))
     if "run" in reply:
         return RUN_ITSELF
     if "code" in reply:
         return int(reply["code"])
     raise ValueError(reply.get("refused"))
+
+
+def _print_lines(reply: "dict[str, str]") -> None:
+    """Prints what ranks have printed, as the launcher would; a reader that is gone ends nothing."""
+    for fd, name in STREAMS:
+        data = reply.get(name, "").encode("latin-1")
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError:
+            pass
 
 
 def _receive(connection: "Any", size: int) -> bytes:

@@ -47,7 +47,7 @@ import sys; sys.modules["aboard_capture"].run_program(%r, sys.argv[1:])
 # What a launcher's process sends.
 DOCUMENT = {
     "launcher": str, "argv": [str], "cwd": str, "env": {str: str}, "limits": {str: frames.Signed}, "python": str,
-    "files": {str: str}, "script": str, "line": int,
+    "files": {str: str}, "script": str, "line": int, "streams": [str],
 }  # fmt: skip
 MOST_BYTES = 1024 * 1024
 MOST_CAPTURES = 64
@@ -58,10 +58,15 @@ MOST_CODE = 255
 # Instead of a code: the command is none for Aboard, and runs as it is.
 RUN_ITSELF = -1
 ACTIVITY_SECONDS = 2.0
+# Of lines that a launcher's reader has not read.
+MOST_UNREAD = 256 * 1024
 
 
 class LauncherCaptures:
     """The scripts of a supervisor and their launchers; `list_roots` names the first processes of all its children."""
+
+    # The variable with the inodes of the pipes that a script's output goes to.
+    PIPES = "ABOARD_CAPTURE_PIPES"
 
     def __init__(
         self, loop: EventLoop, directory: str, emit: Callable[..., None], list_roots: Callable[[], Mapping[str, int]]
@@ -94,11 +99,13 @@ class LauncherCaptures:
         env[VARIABLE] = os.path.join(self._directory, SOCKET)
 
     def handle(self, message: frames.Message, answer: Callable[[frames.Message], None]) -> None:
-        """Answers the head: a launcher's document, its release, or what the script does now."""
+        """Answers the head: a launcher's document, its release, lines for it to print, or what the script does now."""
         if message["op"] == "activity":
             self._describe_activity(answer)
         elif message["op"] == "capture":
             answer({"capture": self._get_document(int(message["number"]))})
+        elif message["op"] == "print":
+            answer({"taken": self._print(int(message["number"]), message)})
         else:
             self._release(int(message["number"]), int(message["code"]))
             answer({})
@@ -211,6 +218,15 @@ class LauncherCaptures:
                 connection.released = True
                 self._passed += code == RUN_ITSELF
                 connection.channel.send({"run": True} if code == RUN_ITSELF else {"code": code})
+
+    def _print(self, number: int, message: frames.Message) -> bool:
+        """Lets a launcher that waits print lines; False if it has not printed what came before yet."""
+        for connection in self._connections.values():
+            if connection.number == number and not connection.released:
+                if connection.channel.unsent > MOST_UNREAD and not message.get("last"):
+                    return False
+                connection.channel.send({str(message["stream"]): str(message["lines"])})
+        return True
 
     def _describe_activity(self, answer: Callable[[frames.Message], None]) -> None:
         """Replies with what the first script that runs does now; read in a child, since a mount may be dead."""

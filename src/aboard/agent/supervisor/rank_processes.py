@@ -135,6 +135,7 @@ class RankProcesses:
         directories = [str(path) for path in container.get("directories") or ()]
         enter = self._prepare_container(name, argv, env, message) if container else lambda: None
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
+        env.update(self._name_pipes(outputs))
         self._count += 1
         null = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -352,6 +353,11 @@ class RankProcesses:
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (self._count, stream))
         return RankOutput(self._loop, (name, stream), OutputSpool(path, SPOOL_LIMIT), secrets, self._on_output)
+
+    def _name_pipes(self, outputs: list[RankOutput]) -> dict[str, str]:
+        """Tells the launchers of a script where its own output goes."""
+        pipes = " ".join(str(os.fstat(output.write_end).st_ino) for output in outputs)
+        return {} if self._captures is None else {self._captures.PIPES: pipes}
 
     def _open_lines(self, name: str, beacon: BeaconState) -> int:
         """Metrics go to the head as a third output does: each line once, also after a disconnect."""

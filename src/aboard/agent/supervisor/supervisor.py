@@ -293,7 +293,7 @@ class Supervisor:
         if message["op"] in ("stacks", "witness"):
             (self._collect_stacks if message["op"] == "stacks" else self._collect_snapshot)(message)
             return
-        if message["op"] in ("capture", "release", "activity"):
+        if message["op"] in ("capture", "release", "print", "activity"):
             self._children.open_captures().handle(message, self._make_reply(message))
             return
         if message["op"] == "leave":

@@ -42,7 +42,7 @@ from aboard.record.run_record import Record
 from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.scripts.script_sessions import ScriptEnd
+    from aboard.commands.launch.scripts.node_script import ScriptEnd
     from aboard.core.launchers.captured_launch import Capture
     from aboard.core.launchers.launcher_command import JobScript, LauncherCommand
     from aboard.core.launchers.slurm.captured_steps import JobReader

@@ -33,7 +33,7 @@ from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.scripts.script_sessions import ScriptEnd, ScriptObserver
+    from aboard.commands.launch.scripts.node_script import ScriptEnd, ScriptObserver
 
 # Assumed for a node without a slot count, to divide the log space among ranks.
 USUAL_SLOTS = 8

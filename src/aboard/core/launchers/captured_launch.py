@@ -16,6 +16,7 @@ from aboard.core.launchers.parse_command import VISIBLE, parse_launcher_command
 from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.torchrun import LAUNCH_GRAMMAR, NAME as TORCHRUN
 from aboard.core.plan.rank_variables import INTERFACE_VARIABLES, list_torchrun_variables
+from aboard.core.run.events import STREAMS
 from aboard.core.secrets.secret_scrubber import mask_words
 from aboard.core.text.input_text import find_env_name_error, format_list
 from aboard.diagnoses import InputError
@@ -128,6 +129,12 @@ def _decode_files(value: object) -> Mapping[str, str]:
     return {_decode_file_name(name): _decode_text(text, _LARGEST_FILE) for name, text in value.items()}
 
 
+def _decode_streams(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or any(name not in STREAMS for name in value):
+        raise DecodeError("expected names of streams")
+    return tuple(value)
+
+
 def _limit_size(words: tuple[str, ...]) -> tuple[str, ...]:
     if sum(map(len, words)) > _MOST_CHARACTERS:
         raise DecodeError(f"together they have more than {_MOST_CHARACTERS:,} characters")
@@ -141,7 +148,7 @@ class Capture:
     `limits` are those that it set, by ulimit's options; -1 is unlimited. `argv` starts with the launcher's name.
     `python` would have run the launcher. `files` has the text of files that the words name, and of the launcher's own,
     by path. `script` and `line` called it; line 0 is unknown. `host` is what the node calls itself. `number` is that of
-    the capture.
+    the capture. `streams` are those that the script sends elsewhere than its own, as by `| tee`.
     """
 
     node: str
@@ -159,6 +166,7 @@ class Capture:
     line: int = 0
     host: Word = ""
     number: int = 0
+    streams: Annotated[tuple[str, ...], CustomDecoder(_decode_streams)] = ()
 
 
 def parse_capture(raw: object, node: str, number: int = 0) -> Capture:

@@ -176,6 +176,46 @@ def test_the_script_continues_with_the_exit_code_of_the_run(clean: list[Run], fo
     assert not read_events(run, "withdrawn")
 
 
+REDIRECTED = """
+torchrun a.py 2>&1 | tee 1.log
+torchrun b.py &> 2.log
+torchrun c.py > 3.log
+torchrun d.py > /dev/null
+echo "read $(torchrun e.py)"
+torchrun f.py | true
+exec &> 7.log
+torchrun g.py
+"""
+
+
+def test_a_launcher_prints_ranks_lines_where_the_script_sends_them(clean: list[Run], folder: Path) -> None:
+    """In order, byte by byte, and none where the script's own output goes; a reader that is gone costs nothing."""
+    run = Run()
+    clean.append(run)
+    streams = []
+
+    async def story(hold: NodeSession) -> None:
+        await hold.start(write_script(folder, REDIRECTED))
+        for number in range(1, 8):
+            streams.append((await capture(run, hold, number))["streams"])
+            for stream in streams[-1]:
+                assert await hold.print_lines(number, stream, f"{stream} {number} ".encode())
+                assert await hold.print_lines(number, stream, b"\xff\n")
+            await hold.release_launcher(number, 0)
+        await until(lambda: run.finished("script"))
+
+    held(run, story)
+    both = ["stdout", "stderr"]
+    assert streams == [both, both, ["stdout"], [], ["stdout"], ["stdout"], both]
+    written = {path.name: path.read_bytes() for path in folder.glob("*.log")}
+    expected = {
+        f"{number}.log": b"".join(b"%s %d \xff\n" % (each.encode(), number) for each in both) for number in (1, 2, 7)
+    }
+    assert written == {**expected, "3.log": b"stdout 3 \xff\n"}
+    assert run.output("script") == written["1.log"] + b"read stdout 5 \xff\n"
+    assert run.output("script", "stderr") == b""
+
+
 ESCAPES = """
 env -i {python} {program} a.py --key $SECRET &
 {python} -W ignore -I {program} a.py &
@@ -291,7 +331,7 @@ def test_paths_are_as_they_would_be_without_our_entries() -> None:
     """An empty PYTHONPATH stays unset, and keeps its empty entry where the script appends to it."""
     message = {
         "launcher": "torchrun", "argv": ["torchrun", "a.py"], "cwd": "/", "python": "", "files": {}, "script": "",
-        "line": 0, "limits": {},
+        "line": 0, "limits": {}, "streams": [],
     }  # fmt: skip
     before = {"PATH": "/bin", "KEPT": "1", "SHLVL": "1"}
     for given, changed in (

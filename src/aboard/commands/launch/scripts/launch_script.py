@@ -12,7 +12,8 @@ from aboard.commands.check.check_cluster import CheckReport, build_dialer
 from aboard.commands.check.check_observer import CheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor
 from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, check_launch, launch
-from aboard.commands.launch.scripts.script_sessions import ScriptObserver, ScriptSessions
+from aboard.commands.launch.scripts.node_script import ScriptObserver
+from aboard.commands.launch.scripts.script_sessions import ScriptSessions
 from aboard.commands.launch.scripts.script_stages import FIRST_SUBJECTS, ScriptStages
 from aboard.core.launchers.command_kind import build_script_program
 from aboard.core.probes.facts import Facts
@@ -97,6 +98,7 @@ async def launch_script(
 
     check = partial(check_launch, dialer=dialer, check_observer=check_observer)
     stages = ScriptStages(spec, report.facts, dialer, open_sessions, check)
+    record.on_output = stages.print_output
     try:
         return await stages.run(conduct)
     finally:

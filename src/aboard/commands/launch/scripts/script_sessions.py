@@ -4,32 +4,29 @@ The supervisor outlives those of the ranks: the launcher that the script called 
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from aboard.commands.launch.scripts.launcher_output import LAST_SECONDS
+from aboard.commands.launch.scripts.node_script import NodeScript, Outcome, ScriptEnd, ScriptObserver
 from aboard.core.cluster.node import Node
-from aboard.core.exit_codes import EXIT_FAILED, convert_wait_code
 from aboard.core.launchers.captured_launch import RUN_ITSELF, Capture, parse_capture
 from aboard.core.plan.plan import Start
-from aboard.core.run.events import STREAMS, Event
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, TransportError
-from aboard.diagnoses.untrusted import escape_lines, escape_text
-from aboard.lazy_dataclass import dataclass
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer
-from aboard.transport.node_session import NodeSession, SessionState
+from aboard.transport.node_session import NodeSession
 from aboard.transport.supervisor_messages import OutputChunk
 
 if TYPE_CHECKING:
     from aboard.core.launchers.slurm.captured_steps import JobReader
 
-SRUN = "srun"
 # The child of a script's supervisor, and the number behind the run's id that the supervisor has: ranks' begin with 1.
 CHILD = "script"
 SUPERVISOR_NUMBER = 0
@@ -39,21 +36,8 @@ ACTIVITY_SECONDS = 2.0
 BACKGROUND_SECONDS = 3.0
 # For the supervisor's own cleanup, after the grace period.
 SWEEP_SECONDS = 10.0
-LONGEST_LINE = 16 * 1024
-
-
-class ScriptObserver(Protocol):
-    """Shows what scripts print and what they are waited for; must neither block nor raise."""
-
-    def script_line(self, node: str, stream: str, text: str) -> None: ...
-
-    def script_captured(self, text: str, notes: Sequence[str]) -> None: ...
-
-    def script_note(self, text: str) -> None: ...
-
-    def script_waits(self, text: str) -> None: ...
-
-    def script_resumes(self) -> None: ...
+# For what launchers still have to print when they end with the run.
+END_SECONDS = 1.0
 
 
 class ScriptLog:
@@ -62,7 +46,7 @@ class ScriptLog:
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
-    def script_line(self, node: str, stream: str, text: str) -> None:
+    def script_line(self, node: str, stream: str, text: str, *, of_rank: bool = False) -> None:
         print(f"[script on {node}] {text}", file=self._file, flush=True)
 
     def script_captured(self, text: str, notes: Sequence[str]) -> None:
@@ -78,35 +62,6 @@ class ScriptLog:
         """The lines of ranks are not in this file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScriptEnd:
-    """How a node's script ended: its exit code, or why it has none."""
-
-    node: str
-    code: int | None
-    why: str = ""
-
-    @property
-    def reason(self) -> str:
-        """How it ended, in words behind its name."""
-        return self.why if self.code is None else f"ended with exit code {self.code}"
-
-    @property
-    def exit_code(self) -> int:
-        return EXIT_FAILED if self.code is None else self.code
-
-
-@dataclass(frozen=True, kw_only=True)
-class EscapedLauncher:
-    """A launcher of the script's that could not be captured and was ended."""
-
-    command: tuple[str, ...]
-    why: str
-
-
-Outcome = Capture | ScriptEnd | EscapedLauncher
-
-
 class ScriptSessions:
     """The scripts of a run, by node, in the order in which they were started."""
 
@@ -120,6 +75,8 @@ class ScriptSessions:
         job: "JobReader | None" = None,
         first: int = 0,
     ) -> None:
+        # Gets what scripts print, as tasks of an srun do.
+        self.on_output: Callable[[OutputChunk], None] = lambda _chunk: None
         # In a Slurm job, an srun of the script may be none for us, or one of a loop; `first` is the first script's
         # number in the record.
         self._job = job
@@ -129,16 +86,16 @@ class ScriptSessions:
         self._lease = lease
         self._record = record
         self._script_observer = script_observer
-        self._scripts: dict[str, _NodeScript] = {}
+        self._scripts: dict[str, NodeScript] = {}
         # Supervisors that may be needed: starting one takes longer than many a script.
-        self._prepared: dict[str, tuple[_NodeScript, asyncio.Task[None]]] = {}
+        self._prepared: dict[str, tuple[NodeScript, asyncio.Task[None]]] = {}
         # Set when a script calls a launcher while an earlier one waits, or when one was ended before its run.
         self.parallel, self.withdrawn = asyncio.Event(), asyncio.Event()
-        self._second: tuple[_NodeScript, int] | None = None
+        self._second: tuple[NodeScript, int] | None = None
         self._judging: set[asyncio.Task[None]] = set()
         self._has_noted = bool(first)
 
-    async def _judge_step(self, script: "_NodeScript", number: int) -> None:
+    async def _judge_step(self, script: NodeScript, number: int) -> None:
         """Lets an srun run that is none for us; another waits, and is a second launcher unless it is one of a loop."""
         assert self._job is not None  # noqa: S101 - no other session gets here
         try:
@@ -160,7 +117,7 @@ class ScriptSessions:
             self._note_second(script, number)
         script.add(step)
 
-    def _judge_later(self, script: "_NodeScript", number: int) -> None:
+    def _judge_later(self, script: NodeScript, number: int) -> None:
         task = asyncio.create_task(self._judge_step(script, number))
         self._judging.add(task)
         task.add_done_callback(self._judging.discard)
@@ -172,7 +129,7 @@ class ScriptSessions:
         script, number = self._second
         return parse_capture(await script.session.get_capture(number), node=script.node)
 
-    def _note_second(self, script: "_NodeScript", number: int) -> None:
+    def _note_second(self, script: NodeScript, number: int) -> None:
         self._second = self._second or (script, number)
         self.parallel.set()
 
@@ -185,6 +142,29 @@ class ScriptSessions:
         """The nodes that have a script."""
         return list(self._scripts)
 
+    def assign_loop(self, nodes: Mapping[int, str]) -> None:
+        """Says which node's ranks each launcher of a loop would have started, by its number."""
+        for script in self._scripts.values():
+            script.loop_nodes = dict(nodes)
+
+    def has_launcher(self, node: str) -> bool:
+        """Whether a launcher waits on this node."""
+        return node in self._scripts and bool(self._scripts[node].waiting)
+
+    def print_output(
+        self, node: str, source: object, stream: str, data: bytes, *, dropped: int = 0, end: bool = False
+    ) -> bool:
+        """Prints what was written on a node as its launcher would, or else the first one; False if none does."""
+        script = self._scripts[node] if self.has_launcher(node) else next(iter(self._scripts.values()))
+        named = [number for number in script.waiting if script.loop_nodes.get(number) == node]
+        output = next((script.outputs[each] for each in (named or script.waiting) if each in script.outputs), None)
+        return output is not None and output.take(source, stream, data, dropped=dropped, end=end)
+
+    def print_task(self, chunk: OutputChunk) -> None:
+        """Prints what a task of an srun has printed, as that srun would."""
+        source = f"task on {chunk.node}"
+        self.print_output("", source, chunk.stream, chunk.data, dropped=chunk.dropped, end=chunk.end)
+
     def prepare(self, node: Node) -> None:
         """Starts a supervisor on a node that may get the script later."""
         script = self._build_script(node)
@@ -195,7 +175,7 @@ class ScriptSessions:
         prepared, self._prepared = list(self._prepared.values()), {}
         await asyncio.gather(*(self._drop(*each) for each in prepared))
 
-    async def _drop(self, script: "_NodeScript", beginning: "asyncio.Task[None]") -> None:
+    async def _drop(self, script: NodeScript, beginning: "asyncio.Task[None]") -> None:
         try:
             await asyncio.wait_for(beginning, SWEEP_SECONDS)
         except (TimeoutError, TransportError):
@@ -213,10 +193,11 @@ class ScriptSessions:
         script.index = self._first + len(self._scripts) - 1
         await script.session.start(start)
 
-    def _build_script(self, node: Node) -> "_NodeScript":
-        script = _NodeScript(node.name, self._record, self._script_observer)
+    def _build_script(self, node: Node) -> NodeScript:
+        script = NodeScript(node.name, self._record, self._script_observer)
         if self._job is not None:
             script.on_step = partial(self._judge_later, script)
+        script.on_output = self.on_output
         script.on_parallel, script.on_withdrawn = partial(self._note_second, script), self.withdrawn.set
         script.session = NodeSession(
             node,
@@ -255,9 +236,9 @@ class ScriptSessions:
         script.outcomes.remove(outcome)
         if isinstance(outcome, Exception):
             raise outcome
-        if not isinstance(outcome, int):
-            return outcome
-        return parse_capture(await script.session.get_capture(outcome), node=node, number=outcome)
+        if isinstance(outcome, int):
+            outcome = parse_capture(await script.session.get_capture(outcome), node=node, number=outcome)
+        return script.open_output(outcome) if isinstance(outcome, Capture) else outcome
 
     async def release(self, code: int) -> None:
         """Lets all waiting launchers return this exit code; a node that is lost has no launcher any more."""
@@ -266,6 +247,7 @@ class ScriptSessions:
             self._record.flush()
         self._script_observer.script_resumes()
         self.withdrawn.clear()
+        await self._finish_outputs(LAST_SECONDS)
         for script in self._scripts.values():
             waiting, script.waiting = script.waiting, []
             for number in waiting:
@@ -276,13 +258,20 @@ class ScriptSessions:
         """Terminates all scripts, with their traps, and waits until they are gone; at most this time if it is given."""
         for task in self._judging:
             task.cancel()
+        await self._finish_outputs(END_SECONDS)
         dropping = asyncio.create_task(self.drop_prepared())
         grace = self._lease.grace if within is None else within / 2
         seconds = grace + SWEEP_SECONDS if within is None else within
         ends = [asyncio.create_task(self._end_script(script, grace, seconds)) for script in self._scripts.values()]
         await asyncio.wait([dropping, *ends])
 
-    async def _end_script(self, script: "_NodeScript", grace: float, seconds: float) -> None:
+    async def _finish_outputs(self, seconds: float) -> None:
+        outputs = [output for script in self._scripts.values() for output in script.outputs.values()]
+        for script in self._scripts.values():
+            script.outputs = {}
+        await asyncio.gather(*(output.finish(seconds) for output in outputs))
+
+    async def _end_script(self, script: NodeScript, grace: float, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await script.session.end(grace)
@@ -294,7 +283,7 @@ class ScriptSessions:
             await script.session.leave()
             script.flush()
 
-    async def _show_activity(self, script: "_NodeScript") -> None:
+    async def _show_activity(self, script: NodeScript) -> None:
         if not self._has_noted and not script.called:
             self._has_noted = True
             self._script_observer.script_note(f"the script on {script.node} is not monitored until it calls a launcher")
@@ -305,95 +294,3 @@ class ScriptSessions:
             doing = " ".join(filter(None, [f"`{command}`" if command else "", where]))
             said = f"{script.node} {'runs on, after a launcher' if script.called else 'has called no launcher yet'}"
             self._script_observer.script_waits(f"{said}{f': {doing}' if doing else ''}; {activity.seconds:.0f} s")
-
-
-class _NodeScript:
-    """One node's script: what it did that nobody has taken yet, and the lines of its output."""
-
-    session: NodeSession
-
-    def __init__(self, node: str, record: Record | None, script_observer: ScriptObserver) -> None:
-        self.node = node
-        # Its number in the record.
-        self.index = 0
-        self.changed = asyncio.Event()
-        # Numbers of captures, escapes, and the end.
-        self.outcomes: deque[int | Capture | EscapedLauncher | ScriptEnd | Exception] = deque()
-        self.waiting: list[int] = []
-        self.called = False
-        # By the number of an srun, how many of its kind make a run; 0 for one by itself.
-        self.loops: dict[int, int] = {}
-        self.on_step: Callable[[int], None] | None = None
-        self._record = record
-        self._script_observer = script_observer
-        self.on_parallel: Callable[[int], None] = lambda _number: None
-        self.on_withdrawn: Callable[[], None] = lambda: None
-        self._partial = {"stdout": b"", "stderr": b""}
-
-    def take(self, event: Event) -> None:
-        data = event.data
-        match event.kind:
-            case "captured" if data["launcher"] == SRUN and self.on_step is not None:
-                self.on_step(data["number"])
-            case "captured":
-                if self.waiting:
-                    self.on_parallel(data["number"])
-                self.waiting.append(data["number"])
-                self.called = True
-                self.add(data["number"])
-            case "withdrawn" if data["number"] in self.waiting:
-                # It was killed, as by `timeout`.
-                self.waiting.remove(data["number"])
-                number = data["number"]
-                found = [each for each in self.outcomes if number in (each, getattr(each, "number", None))]
-                for each in found:
-                    self.outcomes.remove(each)
-                if not found:
-                    self.on_withdrawn()
-            case "escaped":
-                command = tuple(word.visible(300) for word in data["command"])
-                self.add(EscapedLauncher(command=command, why=data["why"].visible(300)))
-            case "exited":
-                self.add(ScriptEnd(node=self.node, code=convert_wait_code(data["code"])))
-            case "failed":
-                self.add(ScriptEnd(node=self.node, code=None, why=f"could not start: {data['why'].visible(300)}"))
-
-    def take_state(self, state: SessionState, why: str) -> None:
-        if state is SessionState.LOST:
-            self.add(ScriptEnd(node=self.node, code=None, why=f"can no longer be reached: {escape_text(why)}"))
-
-    @property
-    def may_call_later(self) -> bool:
-        """Whether it has ended well without a launcher, as after `nohup torchrun … &`."""
-        (*others, last) = self.outcomes
-        return not others and isinstance(last, ScriptEnd) and last.code == 0 and not self.called
-
-    def take_output(self, chunk: OutputChunk) -> None:
-        if chunk.stream not in STREAMS:
-            return
-        if self._record is not None:
-            self._record.add_script_output(
-                chunk.node, self.index, chunk.stream, chunk.data, chunk.at, dropped=chunk.dropped, end=chunk.end
-            )
-        *lines, rest = (self._partial[chunk.stream] + chunk.data).split(b"\n")
-        if chunk.end or len(rest) > LONGEST_LINE:
-            lines, rest = ([*lines, rest] if rest else lines), b""
-        self._partial[chunk.stream] = rest
-        for line in lines:
-            self._say(chunk.stream, line)
-
-    def flush(self) -> None:
-        """Shows lines without an end."""
-        for stream, rest in self._partial.items():
-            if rest:
-                self._say(stream, rest)
-        self._partial = dict.fromkeys(self._partial, b"")
-
-    def _say(self, stream: str, line: bytes) -> None:
-        text = escape_text(line.decode("utf-8", "replace").rstrip("\r"), LONGEST_LINE)
-        self._script_observer.script_line(self.node, stream, text)
-
-    def add(self, outcome: int | Capture | EscapedLauncher | ScriptEnd | Exception) -> None:
-        if not (isinstance(outcome, ScriptEnd) and any(isinstance(each, ScriptEnd) for each in self.outcomes)):
-            self.outcomes.append(outcome)
-        self.changed.set()

@@ -10,7 +10,8 @@ from random import SystemRandom
 from aboard.commands.check.check_cluster import CheckReport
 from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, leave_out_spares
 from aboard.commands.launch.node_resources import choose_master, collect_node_resources
-from aboard.commands.launch.scripts.script_sessions import CHILD, SRUN, EscapedLauncher, ScriptEnd, ScriptSessions
+from aboard.commands.launch.scripts.node_script import SRUN, EscapedLauncher, ScriptEnd
+from aboard.commands.launch.scripts.script_sessions import CHILD, ScriptSessions
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
@@ -111,6 +112,14 @@ class ScriptStages:
         except InputError as error:
             return _refuse(error)
 
+    def print_output(self, node: str, rank: int, stream: str, data: bytes, *, dropped: int, end: bool) -> None:
+        """Prints what a rank wrote where the script sends the output of the launcher that would have started it."""
+        places = [each for each in (self._tasks, self._peers) if each is not None and each.has_launcher(node)]
+        for place in (*places[:1], self._sessions):
+            # A launcher of a task that prints where its task does: an srun prints that.
+            if place.print_output(node, rank, stream, data, dropped=dropped, end=end) or place is not self._tasks:
+                return
+
     async def end(self, within: float | None = None) -> None:
         """Ends all scripts, within this time if it is given."""
         scripts = {self._sessions, self._peers, *([] if self._tasks is None else [self._tasks])}
@@ -149,8 +158,13 @@ class ScriptStages:
             pass
         if (second := await self._sessions.get_second()) is not None:
             raise build_parallel_error(first, second)
-        # Of too few, the first is refused: it waits for more nodes than it has.
-        return job.merge_loop(captures) if len(captures) == count else first
+        if len(captures) != count:
+            # Of too few, the first is refused: it waits for more nodes than it has.
+            return first
+        merged, nodes = job.merge_loop(captures)
+        names = nodes or [node.name for node in self._cluster]
+        self._sessions.assign_loop({each.number: node for each, node in zip(captures, names, strict=False)})
+        return merged
 
     async def _run_tasks(self, job: JobReader, step: Step, outer: Capture, conduct: Conduct) -> int | None:
         """Runs a task's script on each node of a step, and a run in place of the launcher that all of them call."""
@@ -159,6 +173,7 @@ class ScriptStages:
         cluster = replace(self._cluster, nodes=tuple(nodes))
         tasks = self._tasks = self._open_sessions(self._dialer, self._task_scripts)
         self._task_scripts += len(nodes)
+        tasks.on_output = self._sessions.print_task
         await asyncio.gather(*(self._start_task(tasks, job, step, outer, cluster, node) for node in nodes))
         while True:
             first = await tasks.wait(nodes[0].name)

@@ -113,8 +113,11 @@ class JobReader:
             return 0  # it is refused with its reason
         return inner.nodes or 0 if inner is not None and (inner.nodes or 0) > 1 else 0
 
-    def merge_loop(self, captures: Sequence[Capture]) -> Capture:
-        """One srun on all nodes, for those of a loop over them; raises if they differ in more than their node."""
+    def merge_loop(self, captures: Sequence[Capture]) -> tuple[Capture, Sequence[str]]:
+        """One srun on all nodes, for those of a loop over them, and the nodes that they name.
+
+        Raises if they differ in more than their node.
+        """
         nodes: list[str] = []
         merged = [
             _extend_to_all_nodes(capture, len(self._parse_step(capture).command), len(captures), nodes)
@@ -131,7 +134,7 @@ class JobReader:
         )
         if problem is not None:
             raise InputError(pasted_commands.BATCH, [replace(problem, fix=pasted_commands.BATCH.fix("loop"))])
-        return merged[0]
+        return merged[0], nodes
 
     def list_variables(self, capture: Capture) -> dict[str, str]:
         """All that the command would have passed on, as srun does."""

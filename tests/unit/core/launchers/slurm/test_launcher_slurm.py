@@ -373,7 +373,7 @@ def test_loops_over_nodes(started: str, seen: str | None) -> None:
     steps = [capture("srun -n 1 -N1 " + started.format(number, number)) for number in (1, 2)]
     assert [read_job().count_loop(step) for step in steps] == [2, 2]
     if seen is None:
-        assert read_job().read(read_job().merge_loop(steps)).nodes == 2
+        assert read_job().read(read_job().merge_loop(steps)[0]).nodes == 2
     else:
         with pytest.raises(InputError, match=seen):
             read_job().merge_loop(steps)
