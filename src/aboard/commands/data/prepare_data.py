@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 
 from aboard.core.text.data_reference import DataReference
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, Shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.data.intake.read_chunk import detect_format, read_records
@@ -36,10 +36,14 @@ from aboard.trainer.diagnoses import data
 
 @dataclass(frozen=True, kw_only=True)
 class DataCheckRequest:
-    """The files to check and the settings to train on them. `command` runs the same check again."""
+    """The files to check and the settings to train on them.
+
+    `command` runs the same check again; `training` starts the training for which the data is checked.
+    """
 
     files: tuple[str, ...]
     command: str
+    training: Shell | None = None
     format: str | None = None
     text_column: str | None = None
     tokenizer: str | None = None
@@ -149,6 +153,8 @@ def _build_report(
         command=request.command,
         format=", ".join(dict.fromkeys(each.format for each in source_reports if not each.validation)),
         given=request.format is not None,
+        training=request.training,
+        allowed=request.allow,
         validation=validation_statistics,
         validation_files=request.validation,
     )

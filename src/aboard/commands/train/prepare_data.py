@@ -16,7 +16,7 @@ from aboard.commands.data.prepare_data import (
 )
 from aboard.config.schema.data_settings import SourceSettings
 from aboard.core.plan.training_settings import DataPart
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Severity, Shell
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.data.quality.data_check import check_allowed_codes
 from aboard.trainer.data.quality.data_report import DataReport
@@ -76,10 +76,11 @@ def prepare_training_data(
     cache: Path,
     *,
     template: str | None,
+    command: Shell | None = None,
     on_progress: Callable[[TokenizeProgress], None] = lambda _far: None,
 ) -> TrainingDatasets:
     """Reads rows once, on all cores, and again only when their files change; the data check always runs."""
-    check_request = _build_check_request(config, tokenizer, template)
+    check_request = _build_check_request(config, tokenizer, template, command)
     # Fails early, before the slow preparation.
     check_allowed_codes(check_request.allow)
     mix_shares = _compute_shares(config.data.sources)
@@ -146,10 +147,13 @@ def _describe_dataset(name: str, prepared: PreparedData) -> PreparedDataset:
     )
 
 
-def _build_check_request(config: TrainSettings, tokenizer: str, template: str | None) -> DataCheckRequest:
+def _build_check_request(
+    config: TrainSettings, tokenizer: str, template: str | None, command: Shell | None
+) -> DataCheckRequest:
     return DataCheckRequest(
         files=config.data.files,
         command=shlex.join(["aboard", "data", config.source]),
+        training=command,
         format=config.data.format,
         text_column=config.data.text_column,
         tokenizer=tokenizer,

@@ -79,6 +79,7 @@ def prepare_inputs(
     config: TrainSettings,
     cache: Path,
     *,
+    command: Shell,
     on_step: Callable[[str, str], None],
     on_tokenized: Callable[[TokenizeProgress], None],
 ) -> tuple[TrainingInputs | None, TrainingDatasets]:
@@ -92,7 +93,9 @@ def prepare_inputs(
     template = config.data.template
     text = None if template is None else read_text(FoundFile(template), fix=configuration.FILE.fix("template"))
     on_step("data", "reading the files and the tokenizer")
-    found = prepare_training_data(config, str(tokenizer), cache, template=text, on_progress=on_tokenized)
+    found = prepare_training_data(
+        config, str(tokenizer), cache, template=text, command=command, on_progress=on_tokenized
+    )
     if found.is_blocked:
         return None, found
     inputs = TrainingInputs(

@@ -16,6 +16,7 @@ from aboard.commands.launch.show_launch import print_dry_run, run_attached, run_
 from aboard.commands.launch.slurm.show_job import print_batch_script, submit_and_follow
 from aboard.commands.launch.slurm.submit_job import check_submission
 from aboard.commands.shared.number_format import format_count
+from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import (
     build_console,
     print_findings,
@@ -38,7 +39,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import format_size
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, Shell
 from aboard.diagnoses.untrusted import escape_lines
 from aboard.trainer.checks.training_rules import TrainingPreflight
 from aboard.trainer.settings.train_settings import TrainSettings
@@ -48,7 +49,7 @@ def prepare_and_train(
     config: TrainSettings, spec: LaunchSpec, *, typed_env: Mapping[str, str], dry: bool, detach: bool
 ) -> int:
     """Prepares the inputs, checks the nodes, copies files, and trains; returns the run's exit code."""
-    reporter = PreparationReporter(build_console(), config)
+    reporter = PreparationReporter(build_console(), config, spec.command)
     if reporter.show_early_findings(leave_out(spec.cluster, spec.recovery.spares), spec.request.ranks):
         return EXIT_BLOCKED
     with TrainerProcess(MEMORY_MODULE) as trainer:
@@ -82,7 +83,7 @@ def prepare_and_submit(
     The login node often is the only machine with access to the Internet. Where homes are shared, the job finds what
     was prepared; otherwise its first node prepares it again.
     """
-    reporter = PreparationReporter(build_console(), config)
+    reporter = PreparationReporter(build_console(), config, format_typed_command(argv))
     nodes = tuple(Node(name=f"node{number + 1}", slots=slurm.gpus_per_node) for number in range(slurm.nodes - spares))
     if reporter.show_early_findings(Cluster(nodes=nodes), ranks):
         return EXIT_BLOCKED
@@ -97,9 +98,10 @@ def prepare_and_submit(
 class PreparationReporter:
     """Reports with a transient progress bar on a terminal, and in plain lines to a pipe."""
 
-    def __init__(self, console: Console, config: TrainSettings) -> None:
+    def __init__(self, console: Console, config: TrainSettings, command: Shell) -> None:
         self._console = console
         self._config = config
+        self._command = command
         self._parts: tuple[PreparedDataset, ...] = ()
         self._reported: tuple[object, ...] = ()
 
@@ -125,6 +127,7 @@ class PreparationReporter:
             inputs, found = prepare_inputs(
                 config,
                 get_cache_folder(os.environ),
+                command=self._command,
                 on_step=lambda label, text: making.update(f"{label:6} {text}"),
                 on_tokenized=on_tokenized,
             )

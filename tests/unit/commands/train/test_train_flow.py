@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from random import Random
+from shlex import join as shlex_join, split
 from typing import Any
 from zipfile import ZipFile
 
@@ -45,6 +46,7 @@ from aboard.core.plan.plan_builder import build_plan as make_plan
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
+from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
@@ -96,10 +98,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def prepared(found: TrainSettings, cache: Path = Path("cache")) -> TrainingDatasets:
+def prepared(found: TrainSettings, cache: Path = Path("cache"), typed: str = "aboard train") -> TrainingDatasets:
     if not Path("tok").exists():
         tokenizer(Path("tok"))
-    return prepare_training_data(found, found.tokenizer, cache.absolute(), template=None)
+    command = quote_typed_words(typed.split())
+    return prepare_training_data(found, found.tokenizer, cache.absolute(), template=None, command=command)
 
 
 # -- the model -------------------------------------------------------------------------------------------------------
@@ -205,6 +208,23 @@ def test_the_gate_is_shut_or_opened_knowingly() -> None:
     with pytest.raises(AboardError) as caught:
         prepared(load_train_settings(["aboard.yaml"]))
     assert "did you mean 'data-broken'?" in caught.value.fix
+
+
+@pytest.mark.ci
+def test_the_suggested_commands_start_the_training_that_the_data_check_stopped(cache: Path) -> None:
+    """They repeat what was typed, and keep the codes that were accepted before."""
+    written(Path("bad.jsonl"), [*map(conversation, [*range(40), *range(40)]), "{"])
+    words()
+    sets, typed = ["data.files=bad.jsonl"], "aboard train n1 --set data.files=bad.jsonl"
+    for code in ("data-broken", "data-duplicates"):
+        found = prepared(load_train_settings(["aboard.yaml"], sets), cache, typed)
+        assert found.is_blocked
+        fix = next(finding.fix for finding in found.report.findings if finding.code == code)
+        line = next(line for line in fix.splitlines() if "if this is intended" in line)
+        assert line.startswith(f"{typed} --set")
+        again = split(line.partition("#")[0])
+        sets, typed = [again[place + 1] for place, word in enumerate(again) if word == "--set"], shlex_join(again)
+    assert not prepared(load_train_settings(["aboard.yaml"], sets), cache).is_blocked
 
 
 @pytest.mark.ci

@@ -2,6 +2,7 @@
 
 import os
 import re
+from itertools import count
 from pathlib import Path
 
 from aboard.diagnoses import AboardError
@@ -36,6 +37,12 @@ _TO_JSON_LINES = "import csv, json, sys; [print(json.dumps(row)) for row in csv.
 _CONVERTERS = {".csv": _TO_JSON_LINES.format(""), ".tsv": _TO_JSON_LINES.format(', delimiter="\\t"')}
 
 
+def name_new_file(stem: str) -> str:
+    """`STEM.jsonl`, or the first of `STEM-2.jsonl`, … that does not exist: a suggested command overwrites nothing."""
+    names = (f"{stem}{'' if number == 1 else f'-{number}'}.jsonl" for number in count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def find_data_files(path: str, split: str | None) -> list[str]:
     """The file itself, or a directory's files by name, of one split if their names indicate splits."""
     if Path(path).is_dir():
@@ -44,7 +51,7 @@ def find_data_files(path: str, split: str | None) -> list[str]:
     ending = get_data_suffix(name)
     if ending in _CONVERTERS and path.lower().endswith(ending):
         seen = f"'{escape_text(path)}' is a table (CSV or TSV), which Aboard doesn't read"
-        rows = path[: -len(ending)] + ".jsonl"
+        rows = name_new_file(path[: -len(ending)])
         raise AboardError(data.ENDING, seen, "table", program=_CONVERTERS[ending], file=path, rows=rows)
     if ending not in STORE_BY_SUFFIX:
         seen = f"'{escape_text(path)}' has no known suffix, so Aboard can't tell its format"

@@ -7,6 +7,7 @@ from aboard.core.text.input_text import suggest_word
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
+from aboard.trainer.data.intake.data_files import name_new_file
 from aboard.trainer.diagnoses import data_quality
 
 FormatName = Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"]
@@ -121,8 +122,8 @@ def _make_mixed_error(row_format: RowFormat, seen: str, file: Untrusted) -> Aboa
         fits=f'fromjson? | select(has("{column}"))',
         rest=f'fromjson? | select(has("{column}") | not)',
         file=file,
-        kept=f"{stem}.{row_format.name}.jsonl",
-        others=f"{stem}.others.jsonl",
+        kept=name_new_file(f"{stem}.{row_format.name}"),
+        others=name_new_file(f"{stem}.others"),
     )
 
 
@@ -142,7 +143,7 @@ def _make_no_format_error(records: Sequence[Mapping[str, Any]], file: Untrusted 
     answered = next((name for name in _ANSWERING_NAMES if name in texts and name != asked), None)
     if file is not None and asked and answered:
         rename = f"{{prompt: .{asked}, completion: .{answered}}}"
-        kept = f"{file.raw().removesuffix('.jsonl')}.renamed.jsonl"
+        kept = name_new_file(f"{file.raw().removesuffix('.jsonl')}.renamed")
         return AboardError(data_quality.FORMAT, seen, "pair", filter=rename, file=file, kept=kept)
     if texts:
         return AboardError(data_quality.FORMAT, seen, "plain", column=texts[0])

@@ -11,11 +11,16 @@ from aboard.trainer.data.quality.row_statistics import DataStatistics
 
 # A problem in 1 % of the rows is no longer an accident.
 SIGNIFICANT_SHARE = 0.01
+# Options of `aboard data` that are settings of a training, too; others only change what is shown.
+_SETTINGS = frozenset({"allow", "loss-on", "max-length", "template"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataEvidence:
-    """All statistics and the settings they were counted with; `command` is what the user typed, to build fixes from."""
+    """All statistics and the settings they were counted with; `command` is what the user typed, to build fixes from.
+
+    Of `aboard train`, `training` is what the user typed: only its own `--set` changes what it does.
+    """
 
     statistics: DataStatistics
     settings: EncodingSettings
@@ -23,16 +28,24 @@ class DataEvidence:
     command: str
     format: str
     given: bool
+    training: Shell | None = None
+    allowed: tuple[str, ...] = ()
     validation: DataStatistics | None = None
     validation_files: tuple[str, ...] = ()
 
     def again(self, option: str, value: object = None) -> Shell:
         """The command with one more option, or with a new value for an option it already has."""
+        if self.training is not None and option in _SETTINGS:
+            setting = f"data.{option.replace('-', '_')}={value}"
+            return format_shell("{command:shell} --set {setting}", command=self.training, setting=setting)
         words = [word for word in split(self.command) if word.partition("=")[0] != f"--{option}" or option == "allow"]
         return _format_command([*words, f"--{option}" if value is None else f"--{option}={value}"])
 
     def allow(self, diagnosis: Diagnosis) -> Fix:
-        return diagnosis.fix("allow", again=self.again("allow", diagnosis.code))
+        codes = diagnosis.code
+        if self.training is not None and self.allowed:
+            codes = f"[{', '.join((*self.allowed, diagnosis.code))}]"
+        return diagnosis.fix("allow", again=self.again("allow", codes))
 
 
 def _format_command(words: Iterable[str]) -> Shell:

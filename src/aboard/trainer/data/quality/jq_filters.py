@@ -1,6 +1,7 @@
 """jq programs that repair a file of JSON lines: fixes which keep, split, swap or rename rows of a format."""
 
 from aboard.trainer.data.intake.compressed_files import COMPRESSED_SUFFIXES
+from aboard.trainer.data.intake.data_files import name_new_file
 from aboard.trainer.data.rows import RowLocation
 
 _TURNS = "(.messages // .conversations // .conversation)"
@@ -44,7 +45,7 @@ def has_json_lines(location: RowLocation) -> bool:
 
 def name_output(location: RowLocation, word: str) -> str:
     """The name of a new file beside the old one: `train.kept.jsonl`."""
-    return f"{location.file.raw().removesuffix('.jsonl')}.{word}.jsonl"
+    return name_new_file(f"{location.file.raw().removesuffix('.jsonl')}.{word}")
 
 
 def build_fit_filter(formats: str) -> str | None:

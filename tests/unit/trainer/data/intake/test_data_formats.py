@@ -1,6 +1,7 @@
 """Records to rows: the format is recognised and said, or given; a row that doesn't fit says how."""
 
 import json
+import re
 import struct
 import subprocess
 from pathlib import Path
@@ -348,10 +349,27 @@ def test_the_fixes_turn_a_table_with_other_columns_into_rows(tmp_path: Path, nam
     assert json.loads((tmp_path / "qa.renamed.jsonl").read_text()) == {"prompt": "who?", "completion": "me, you"}
 
 
-def test_no_fix_writes_the_file_that_it_reads(tmp_path: Path) -> None:
-    """A shell empties it first: all rows would be lost."""
-    path = tmp_path / "once.jsonl"
+def test_no_fix_writes_to_a_file_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell empties it first: its rows would be lost, also if it is the file that the command reads."""
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "qa.csv",
+        "qa.jsonl",
+        "mixed.jsonl",
+        "mixed.messages.jsonl",
+        "mixed.others.jsonl",
+        "mixed.others-2.jsonl",
+    ):
+        Path(name).write_text('{"prompt": "a", "completion": "b"}\n{"messages": [{"role": "user", "content": "c"}]}\n')
+    for name, outputs in (
+        ("qa.csv", ["qa-2.jsonl"]),
+        ("mixed.jsonl", ["mixed.messages-2.jsonl", "mixed.others-3.jsonl"]),
+    ):
+        with pytest.raises(AboardError) as error:
+            inspect_data(DataCheckRequest(files=(name,), command="aboard data"))
+        assert re.findall(r" > (\S+)", error.value.fix) == outputs
+    path = Path("once.jsonl")
     path.write_text('{"prompt": "a", "completion": "b"}\n' * 4)
     report = inspect_data(DataCheckRequest(files=(str(path),), command="aboard data"))
     fix = next(each.fix for each in report.findings if each.code == "data-duplicates")
-    assert f"awk '!seen[$0]++' {path} > once2.jsonl " in fix
+    assert f"awk '!seen[$0]++' {path} > once-2.jsonl " in fix

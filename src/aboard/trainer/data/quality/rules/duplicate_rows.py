@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, join_fixes
+from aboard.trainer.data.intake.data_files import name_new_file
 from aboard.trainer.data.quality.data_evidence import SIGNIFICANT_SHARE, DataEvidence, format_share
 from aboard.trainer.data.quality.flagged_rows import MAX_EXAMPLES
 from aboard.trainer.data.quality.row_fingerprints import RowFingerprints
@@ -68,21 +69,14 @@ def check_validation_leaks(evidence: DataEvidence) -> Iterator[Finding]:
 def _build_dedupe_fix(evidence: DataEvidence) -> Fix:
     if not _has_only_jsonl(evidence.files):
         return NO_FIX
-    return data_quality.DUPLICATES.fix("once", files=evidence.files, kept=_name_new_file("once", evidence.files))
+    return data_quality.DUPLICATES.fix("once", files=evidence.files, kept=name_new_file("once"))
 
 
 def _build_leak_fix(evidence: DataEvidence) -> Fix:
     if len(evidence.validation_files) != 1 or not _has_only_jsonl((*evidence.validation_files, *evidence.files)):
         return NO_FIX
-    kept = _name_new_file("train-only", (*evidence.files, *evidence.validation_files))
-    return data_quality.LEAK.fix("apart", held=evidence.validation_files[0], files=evidence.files, kept=kept)
-
-
-def _name_new_file(word: str, files: tuple[str, ...]) -> str:
-    """A name that none of the files has: a shell empties the file that a command writes before it reads it."""
-    taken = {name.rpartition("/")[2] for name in files}
-    names = (f"{word}{number}.jsonl" for number in ("", *range(2, len(taken) + 2)))
-    return next(name for name in names if name not in taken)
+    held, kept = evidence.validation_files[0], name_new_file("train-only")
+    return data_quality.LEAK.fix("apart", held=held, files=evidence.files, kept=kept)
 
 
 def _has_only_jsonl(files: tuple[str, ...]) -> bool:
