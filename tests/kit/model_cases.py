@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.catalogue import unpack_error
+from aboard.diagnoses.catalogue import read_error, unpack_error
 from aboard.trainer.adapter.sample_dropout import compute_token_keys
 from aboard.trainer.checkpoint.manager import CheckpointManager
 from aboard.trainer.collate import MicroBatch
@@ -28,6 +28,7 @@ from aboard.trainer.distributed.auto_sharding import find_best_layout
 from aboard.trainer.distributed.rank_context import RankContext, join_process_group, leave_process_group
 from aboard.trainer.memory.advice import list_changes
 from aboard.trainer.memory.estimate import estimate_memory, profile_model
+from aboard.trainer.memory.out_of_memory import explain_out_of_memory
 from aboard.trainer.memory.worker import answer_request
 from aboard.trainer.model.attention_masks import AttentionMasks, build_masks
 from aboard.trainer.model.build_model import build_engine, count_flops_per_token
@@ -398,6 +399,21 @@ def chosen(folder: Path, nodes: tuple[int, ...], rooms: Sequence[int], **changed
         Choice(sharding=each.sharding, keep=each.keep, fits=each.fits(room), peak=each.peak, total=each.total)
         for each, room in found
     ]
+
+
+def ran_out(folder: Path) -> tuple[str, str]:
+    """What is said of a rank that ran out of GPU memory, as another process reads it: what was seen, and the fix."""
+    its = training(
+        folder, bf16=True, device="cuda", per_device_train_batch_size=4, gradient_accumulation_steps=1, max_length=4096
+    )
+    context = RankContext(rank=0, size=1, local_rank=0, device=torch.device("cuda", 0), sharding="none")
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.02 GiB is"
+        " free. Including non-PyTorch memory, this process has 78.08 GiB memory in use.\nSee documentation"
+    )
+    read = read_error(explain_out_of_memory(torch.OutOfMemoryError(text), its, context).packed)
+    assert read is not None
+    return read.seen, str(read.fix)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Memory that is told before a launch is the memory that is there, and what is told to help helps."""
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from model_cases import (
     flops,
     made,
     peak_told_and_measured,
+    ran_out,
     without_weights,
 )
 from train_crew import Crew
@@ -170,6 +172,24 @@ def test_a_gpu_needs_more_beside_the_tensors(crew: Crew, configs: Path) -> None:
     for device, process, slack in (("cpu", 1, 1.05), ("cuda", 3, 1.09)):
         [[found]] = crew.run(1, partial(chosen, configs / "7b", (8, 8), [1 << 40], device=device))
         assert found.total == int(found.peak * slack) + process * GIB
+
+
+def test_a_rank_without_memory_says_what_needs_less(crew: Crew, configs: Path) -> None:
+    """With torch's own figures, and with the estimate for each setting, in an order that changes no loss first."""
+    [(seen, fix)] = crew.run(1, ran_out, configs / "7b")
+    assert re.fullmatch(
+        r"rank 0: CUDA out of memory\. Tried to allocate 2\.00 GiB\. GPU 0 has a total capacity of 79\.11 GiB of which"
+        r" 1\.02 GiB is free\.; the estimate was \d+ GiB",
+        seen,
+    )
+    typed = [line.partition("   # then ") for line in fix.splitlines()]
+    assert [words for words, _, _ in typed] == [
+        "--set train.chunked_loss=true",
+        "--set train.gradient_checkpointing=true",
+        "--set train.per_device_train_batch_size=1 --set train.gradient_accumulation_steps=4",
+    ]
+    needed = int(seen.split()[-2])
+    assert all(int(least.split()[0]) < needed for _, _, least in typed)
 
 
 def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:

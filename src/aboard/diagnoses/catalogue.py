@@ -29,6 +29,7 @@ _DECLARED_ABOVE = (
         f"aboard.doctor.{subject}.diagnoses"
         for subject in (
             "collective",
+            "compute",
             "container",
             "external_jobs",
             "fabric",

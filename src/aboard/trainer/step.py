@@ -108,7 +108,10 @@ class Stepper:
         )
         if self.loss_scale is not None:
             self.loss_scale.update(norm)
-        self.statistics.add(planned, losses, norm.to(self.world.device, non_blocking=True))
+        if norm.device != self.world.device:
+            # That of offloaded gradients is on the CPU; a copy from pageable memory may wait for the GPU.
+            norm = norm.pin_memory().to(self.world.device, non_blocking=True)
+        self.statistics.add(planned, losses, norm)
         self.ledger.switch_to("other")
 
 

@@ -101,6 +101,9 @@ HOST = Case(
         ),
         "cores": _files(proc__self__status="Name: sh\nCpus_allowed_list:\t0-1,8\n"),
         "online-cores": _files(sys__devices__system__cpu__online="0-63\n"),
+        "memory-nodes": _files(
+            sys__devices__system__node__node0__cpulist="0-31\n", sys__devices__system__node__node1__cpulist="32-63\n"
+        ),
         "gpu-processes": _ran("4711, 512 MiB\n4712, [N/A]\n"),
         "conntrack": _files(
             proc__sys__net__netfilter__nf_conntrack_count="990\n", proc__sys__net__netfilter__nf_conntrack_max="1000\n"
@@ -218,7 +221,17 @@ STORAGE = Case(
     usual={"storage": _storage(NFS)},
     replies={"storage-exchange": _exchange, "storage-room": lambda _ask: _told(PLACE | {"path": "/job/out"})},
 )
+SLOT = {"kind": "NVIDIA H100", "size": 8192, "multiply": 700.0, "copy": 2400.0, "to_device": 55.0, "from_device": 54.0}
+SLOTS = [SLOT, {**SLOT, "multiply": 100.0}, {"kind": "NVIDIA H100", "why": "AcceleratorError: it is broken"}]
+FAILED = {"name": "PCIe", "results": [{"gpu_id": "3", "status": "Fail", "warnings": "a lane is down"}]}
+COMPUTE = Case(
+    answers={
+        "compute-speed": _told({"torch": True, "slots": SLOTS}),
+        "dcgm": _ran(json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"tests": [FAILED]}]}}), code=226),
+    }
+)
 CASES: dict[str, list[Case]] = {
+    "compute": [COMPUTE],
     "host": [HOST],
     "reach": [REACH, LOST],
     "software": [SOFTWARE_CASE, OTHER_PYTHON],

@@ -5,6 +5,7 @@ Both read torch's flight recorder, so that collectives cost nothing themselves.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import time
@@ -31,8 +32,7 @@ SIZES = ("input_sizes", "output_sizes", "input_dtypes")
 
 def start_listener(beacon: Beacon, request_path: str) -> None:
     """Starts a thread that waits for the supervisor's requests: the main thread cannot reply while in a collective."""
-    import _thread  # noqa: PLC0415 - only a rank with a group needs them, here and below
-    import socket  # noqa: PLC0415 - torch has it by now
+    import socket  # noqa: PLC0415 - only a rank with a group needs it, and torch has it by now
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.bind(request_path)
@@ -85,13 +85,13 @@ def _write_stacks(path: str) -> None:
 
 def _dump_flight_record() -> str:
     """The last collectives of each group as JSON, from torch's recorder, whose name differs between versions."""
-    import json  # noqa: PLC0415 - the reason is above
+    import json  # noqa: PLC0415 - only a rank with a group needs it, here and below
 
     c10d = sys.modules["torch._C._distributed_c10d"]
     groups: dict[str, Any] = {}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
         dump = getattr(c10d, name, None)
-        trace = json.loads(dump()) if dump is not None else {}
+        trace = json.loads(_recorder.read(dump)) if dump is not None else {}
         status = trace.get("pg_status") or {}
         by_group: dict[str, list[Any]] = {}
         for entry in trace.get("entries") or ():
@@ -117,6 +117,52 @@ def _dump_flight_record() -> str:
         groups[unused] = {"what": "", "enqueued": -1, "completed": -1, "entries": []}
         newest.append(unused)
     return json.dumps({"groups": {group: groups[group] for group in newest}})
+
+
+# -- captures of CUDA graphs -----------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Reads torch's recorder, which asks CUDA for events, except while a CUDA graph is captured: that would fail it."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._captures = 0
+
+    def read(self, dump: Any, *args: Any) -> Any:
+        with self._lock:
+            if self._captures:
+                raise RuntimeError("a CUDA graph is captured")
+            return dump(*args)
+
+    def count(self, captures: int) -> None:
+        """Waits for a read that has begun."""
+        with self._lock:
+            self._captures += captures
+
+
+_recorder = Recorder()
+
+
+def follow_captures(graphs: Any) -> None:
+    """Counts the captures of this process; `graphs` is the module torch.cuda.graphs."""
+    begin, end = graphs.CUDAGraph.capture_begin, graphs.CUDAGraph.capture_end
+
+    def capture_begin(*args: Any, **named: Any) -> Any:
+        _recorder.count(1)
+        try:
+            return begin(*args, **named)
+        except BaseException:
+            _recorder.count(-1)
+            raise
+
+    def capture_end(*args: Any, **named: Any) -> Any:
+        try:
+            return end(*args, **named)
+        finally:
+            _recorder.count(-1)
+
+    graphs.CUDAGraph.capture_begin, graphs.CUDAGraph.capture_end = capture_begin, capture_end
 
 
 # -- arrivals at collectives -----------------------------------------------------------------------------------------
@@ -180,7 +226,7 @@ class Arrivals:
         import pickle  # noqa: PLC0415 - as above
 
         # With collectives, without stacks, those that are over, too: three times as fast as JSON.
-        trace = pickle.loads(dump(True, False, False))  # noqa: S301 - made by this process
+        trace = pickle.loads(_recorder.read(dump, True, False, False))  # noqa: S301 - made by this process
         members = dict(_list_members())
         by_group: dict[Any, dict[int, int]] = {}
         for entry in trace.get("entries") or ():

@@ -56,6 +56,7 @@ def watch(beacon: Beacon, folder: str, request_path: str, awaited: str) -> None:
         "torch": torch_came,
         "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, request_path, hold),
         "torch.optim.optimizer": optimizer_came,
+        "torch.cuda.graphs": _flight.follow_captures,
         "torch.distributed.run": lambda run: _watch_launcher(beacon, run, "run", "torchrun"),
         "accelerate.commands.launch": lambda launch: _watch_launcher(
             beacon, launch, "launch_command", "accelerate", "launch"

@@ -61,7 +61,11 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     metavar="N",
     help="Set OMP_NUM_THREADS for every rank; default: that of your shell, or else the number of cores per rank.",
 )
-@click.option("--bind", is_flag=True, help="Pin each rank to the cores of one NUMA node.")
+@click.option(
+    "--bind/--no-bind",
+    default=None,
+    help="Pin each rank to the cores of a NUMA node; the default is its GPU's, and none on CPUs.",
+)
 @click.option("--master-address", metavar="ADDRESS", help="Address of rank 0; default: one that all nodes can reach.")
 @click.option(
     "--master-port",
@@ -129,7 +133,7 @@ def launch(
     no_python: bool,
     env_file: tuple[str, ...],
     threads: int | None,
-    bind: bool,
+    bind: bool | None,
     master_address: str | None,
     master_port: int | None,
     grace: float,
@@ -184,7 +188,7 @@ def launch(
             ranks=options.ranks or request.ranks,
             env={**request.env, **options.read_environment(env_file)},
             threads=threads or request.threads,
-            bind=bind or request.bind,
+            bind=request.bind if bind is None else bind,
             beacon=not no_beacon,
             master_address=master_address or request.master_address,
             master_port=master_port or request.master_port,

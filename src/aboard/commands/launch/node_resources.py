@@ -16,7 +16,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.diagnoses.usage import pasted_commands
 from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
 from aboard.doctor.gpu.visible_devices import VISIBLE
-from aboard.doctor.host.cpu_cores import CORES
+from aboard.doctor.host.cpu_cores import CORES, MEMORY_NODES, ONLINE_CORES, MemoryNodes
 from aboard.doctor.network.mesh_probe import MESH
 from aboard.doctor.network.mesh_result import MeshResult, PortKind
 
@@ -31,15 +31,20 @@ def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
     mesh = MESH.outcome(facts)
     cores = facts.of(CORES)
     drivers = facts.of(DRIVER)
-    visible = facts.of(VISIBLE)
+    visible, online, places = facts.of(VISIBLE), facts.of(ONLINE_CORES), facts.of(MEMORY_NODES)
     resources = {}
     for node in facts.cluster:
+        # Fewer cores than the machine has are somebody's own binding, such as Slurm's.
+        is_whole = cores.get(node.name) == online.get(node.name) and node.transport is not TransportKind.SLURM
+        place = places.get(node.name, MemoryNodes()) if is_whole else MemoryNodes()
         known_mesh = mesh if isinstance(mesh, MeshResult) else None
         resources[node.name] = NodeResources(
             address=_find_address(node, known_mesh),
             interface=known_mesh.interfaces.get(node.name, "") if known_mesh else "",
             accelerators=_count_accelerators(node, drivers.get(node.name)),
             cores=cores.get(node.name),
+            memory_nodes=place.nodes,
+            gpu_cores=place.gpus,
             visible_gpus=_list_visible_gpus(node, visible.get(node.name)),
         )
     return resources

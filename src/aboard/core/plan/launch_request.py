@@ -28,7 +28,7 @@ class LaunchRequest:
     master_port: int | None = None
     env: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
     threads: int | None = None
-    bind: bool = False
+    bind: bool | None = None
     beacon: bool = True
     # How often a failed run is restarted: what a pasted launcher's --max-restarts asks for.
     restarts: int = 0

@@ -134,12 +134,28 @@ def _build_start(
         code=bool(request.code),
         container=node.container,
         setup=() if node.container is None else build_setup_words(node),
-        cores=_choose_cores(resources, layout) if request.bind else (),
+        cores=_choose_cores(request, node, resources, layout, env),
     )
 
 
-def _choose_cores(resources: NodeResources, layout: RankLayout) -> tuple[int, ...]:
-    """The cores of this rank's NUMA node: ranks are spread evenly in order, as GPUs usually are."""
-    if not resources.memory_nodes:
+# Programs and variables with which users bind ranks themselves.
+_BINDING_PROGRAMS = ("numactl", "taskset", "hwloc-bind", "likwid-pin")
+_BINDING_VARIABLES = frozenset({"GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND"})
+
+
+def _choose_cores(
+    request: LaunchRequest, node: Node, resources: NodeResources, layout: RankLayout, env: Mapping[str, str]
+) -> tuple[int, ...]:
+    """The cores beside this rank's GPU, unless the user binds ranks; with `--bind`, those of a NUMA node on CPUs, too.
+
+    There, ranks are spread evenly in order.
+    """
+    own = request.program.target.rpartition("/")[2] in _BINDING_PROGRAMS or _BINDING_VARIABLES & set(env)
+    if request.bind is False or (own and not request.bind):
+        return ()
+    slots = range(layout.local_world) if node.picked is None else node.picked
+    if all(slot < len(resources.gpu_cores) for slot in slots):
+        return resources.gpu_cores[slots[layout.local]]
+    if not request.bind or not resources.memory_nodes:
         return ()
     return resources.memory_nodes[layout.local * len(resources.memory_nodes) // layout.local_world]

@@ -81,6 +81,9 @@ def build_node_env(node: Node, resources: NodeResources, layout: RankLayout, thr
         env |= node.interpreter.env
     if node.picked is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(_name_gpus(node.picked, resources.visible_gpus))
+    if node.picked is not None or resources.gpu_cores:
+        # Otherwise CUDA counts the fastest GPU first; slots and nvidia-smi count them by their place on the bus.
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return env
 
 

@@ -29,7 +29,8 @@ _KNOWN_ERRORS: FixTemplates = {
     "open-files": "ulimit -n    # on {nodes:shell}; set `setup: [ulimit -n 65536]` in aboard.yaml,"
     " unless the script lowers the limit",
     "script": "ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy the script to this path",
-    "gpu-memory": "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch",
+    "gpu-memory": "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch,"
+    " activation checkpointing, or shard the model (FSDP, ZeRO)",
     "port": "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses the port?"
     " or keep the MASTER_PORT that Aboard sets",
     "some-port": "sudo ss -ltnp    # on {nodes:shell}; which process uses the port?",

@@ -144,7 +144,9 @@ def _build_rank_defaults(context: JobContext, node: Node) -> dict[str, str]:
     """Variables that a rank gets unless the user, the login or a `setup` line set them."""
     interface = context.mesh.interfaces.get(node.name) if context.mesh is not None else None
     interfaces = dict(zip(IFNAMES, (f"={interface}", interface), strict=True)) if interface else {}
-    picked = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.picked))} if node.picked is not None else {}
+    picked = {}
+    if node.picked is not None:
+        picked = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.picked)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {**interfaces, **picked, "OMP_NUM_THREADS": "1"}
 
 

@@ -52,6 +52,8 @@ _SIGNALS = {
     6: ("Native code aborted the rank. Possible causes: NCCL's watchdog, or a failed assertion in C++.", ""),
 }
 _KILLED, _BUS = -9, -7
+# Our trainer's own error, whose fix has the settings that need less.
+_OUT_OF_MEMORY = "train-memory"
 _FULL = 0.02
 _SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
 
@@ -225,7 +227,9 @@ def _explain_own_error(process: RankProcess, context: DeathContext) -> DeathExpl
     return DeathExplanation(
         diagnosis=death.RAISED,
         seen=seen,
-        why="The trainer stopped rather than continue with wrong results.",
+        why=error.diagnosis.explanation
+        if error.code == _OUT_OF_MEMORY
+        else "The trainer stopped rather than continue with wrong results.",
         fix=error.fix,
     )
 

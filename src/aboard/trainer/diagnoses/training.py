@@ -295,6 +295,10 @@ VOCABULARY = Diagnosis(
     fixes=Advice("remove data.tokenizer    # to use the model's own tokenizer"),
 )
 
+# The settings that a rank without memory proposes, each with what the run would need then.
+MOST_CHANGES = 3
+_LESS = [f"{{to{place}:--set}}   # then {{amount{place}}} {{unit{place}}} per rank" for place in (1, 2, 3)]
+
 MEMORY = Diagnosis(
     code="train-memory",
     title="the training run does not fit into memory",
@@ -305,6 +309,7 @@ MEMORY = Diagnosis(
     " smaller `per_device_train_batch_size` with the same `global_batch_size`. The losses stay the same.",
     fixes={
         "twice": "--set train.gradient_checkpointing=true    # or more nodes, or a smaller model",
+        **{f"less-{count}": "\n".join(_LESS[:count]) for count in range(1, MOST_CHANGES + 1)},
         "settings": "{settings:shell}",
         "smaller": "{settings:shell}   # then {amount} {unit} per rank",
         "grown": "{settings:shell}   # and {nodes} nodes like these; then {amount} {unit} per rank",

@@ -155,6 +155,34 @@ def test_binding_spreads_ranks_over_numa_nodes() -> None:
     assert _plan(Node(name="n1", slots=1), seat=seat).parts[0].starts[0].cores == ()
 
 
+def test_ranks_are_bound_to_the_cores_beside_their_gpu() -> None:
+    """Of those picked by number, in the order of the bus; the user's own binding and --no-bind win."""
+    near, far = (0, 1, 2, 3), (4, 5, 6, 7)
+    seat = NodeResources(address="a", memory_nodes=(near, far), gpu_cores=(near, near, far, far))
+    made = _plan(Node(name="n1", slots=4), seat=seat)
+    assert [start.cores for _, start in made.starts()] == [near, near, far, far]
+    assert _env(made, "CUDA_DEVICE_ORDER") == ["PCI_BUS_ID"] * 4
+    picked = _plan(Node(name="n1", slots=4, picked=(1, 3)), seat=seat)
+    assert [start.cores for _, start in picked.starts()] == [near, far]
+    wrapped = Program(kind=ProgramKind.PROGRAM, target="/usr/bin/numactl", args=("-N", "0", "python", "train.py"))
+    for request in (
+        replace(REQUEST, bind=False),
+        replace(REQUEST, program=wrapped),
+        replace(REQUEST, env={"OMP_PLACES": "cores"}),
+        replace(REQUEST, ranks=5),
+    ):
+        made = _plan(Node(name="n1", slots=5), seat=seat, request=request)
+        assert {start.cores for _, start in made.starts()} == {()}
+
+
+def test_slots_are_counted_as_nvidia_smi_counts_them() -> None:
+    """CUDA's own order puts the fastest GPU first; the user's variable wins."""
+    assert _env(_plan(Node(name="n1", slots=2, picked=(1,))), "CUDA_DEVICE_ORDER") == ["PCI_BUS_ID"]
+    own = Node(name="n1", slots=2, picked=(1,), env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    assert _env(_plan(own), "CUDA_DEVICE_ORDER") == ["FASTEST_FIRST"]
+    assert _env(_plan(Node(name="n1", slots=2)), "CUDA_DEVICE_ORDER") == [None] * 2
+
+
 def test_secrets_are_known_by_name() -> None:
     """Their values may appear nowhere; a switch that only sounds like one is no secret."""
     node = Node(name="n1", env={"HF_TOKEN": "x", "WANDB_API_KEY": "y", "TOKENIZERS_PARALLELISM": "false"})

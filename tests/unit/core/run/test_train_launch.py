@@ -35,7 +35,7 @@ from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
-from aboard.trainer.diagnoses import checkpoint, model_loading
+from aboard.trainer.diagnoses import checkpoint, model_loading, training
 from aboard.transport.node_dialer import NodeDialer
 
 REQUEST = LaunchRequest(program=Program(kind=ProgramKind.MODULE, target="aboard.trainer"), code=b"zip")
@@ -174,6 +174,19 @@ def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:
     told = _raised(AboardError(checkpoint.UNUSABLE, "it is torn", parent="/out/a b;$(x)"), code=True)
     assert told.seen.startswith("could not continue: it is torn [checkpoint-unusable]")
     assert told.fix == "ls '/out/a b;$(x)'  # lists the other checkpoints; resume: auto uses the newest intact one"
+
+
+def test_a_rank_without_gpu_memory_proposes_settings_with_figures() -> None:
+    """As commands of ours, one per line, before anything is said of the GPU itself."""
+    values = {"to1": ["train.chunked_loss=true"], "amount1": "61", "unit1": "GiB"}
+    values |= {"to2": ["train.a=1; rm -rf x", "train.b=2"], "amount2": "30", "unit2": "GiB"}
+    error = AboardError(training.MEMORY, "rank 0: CUDA out of memory.", fix=training.MEMORY.fix("less-2", **values))
+    told = _raised(error, code=True)
+    assert told.why == training.MEMORY.explanation
+    assert told.fix.splitlines() == [
+        "--set train.chunked_loss=true   # then 61 GiB per rank",
+        "--set 'train.a=1; rm -rf x' --set train.b=2   # then 30 GiB per rank",
+    ]
 
 
 def test_a_script_that_raises_an_error_of_ours_has_no_fix_of_ours() -> None:

@@ -6,6 +6,7 @@
 # gpu01 (10.0.0.1): node 0, 2 ranks
 cd /home/me/project
 module load cuda
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=0,2
 export GLOO_SOCKET_IFNAME=eth1
 export HF_TOKEN="$HF_TOKEN"  # not written down: set it in the shell that runs this
@@ -26,6 +27,7 @@ export WANDB_API_KEY="$WANDB_API_KEY"  # not written down: set it in the shell t
 # gpu02: node 1, 1 rank
 cd /home/me/project
 module load cuda
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=1
 export GLOO_SOCKET_IFNAME=eth1
 export HF_TOKEN="$HF_TOKEN"  # not written down: set it in the shell that runs this
