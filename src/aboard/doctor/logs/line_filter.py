@@ -2,6 +2,9 @@
 
 import re
 
+from aboard.doctor.logs.line_prefixes import split_terminal_line
+from aboard.doctor.logs.pattern_keywords import WordIndex
+
 # Most of a log is progress, and a gigabyte must be skipped quickly: only a line with one of these words is parsed.
 _WORDS = (
     *("rror", "xception", "raceback", "ailed", "ailure", "FAIL", "NCCL WARN", "imed out", "imeout", "IMEOUT"),
@@ -25,8 +28,7 @@ _WORDS = (
     *("on-zero", "tarting", "ever ", "ould not", "ouldn't", "ailing", "behind", "rejected", "limit ", "Rank  0"),
     *("ABORT", "set by environment", "set to", "NET/OFI"),
 )
-# Searched one by one: a pattern of all these words is three times as slow.
-_TRIGGERS = tuple(dict.fromkeys(_WORDS))
+_TRIGGERS = WordIndex(_WORDS)
 _SEVERE = re.compile(r"(?:^|[\s:>\]])[EF]\d{3,4} \d\d:|\[[EF](?:\d{3,4} [\d:.]+)?(?:\]| \S+:\d+\])")
 _STEPS = re.compile(
     r"\b(?:lm[- ])?loss\b|_loss\b|(?<!slurm)step|it/s\]|s/it|iteration|[Ee]poch|tokens/s|samples/s|throughput"
@@ -44,6 +46,7 @@ _CLOSING_WORDS = (
     *("xit", "ode", "uccess", "train_runtime", "raining", "Trainer.fit", "RESULT,", "ENDING", "Avg bus", "COMPLETED"),
     *("ucceeded", "ompleted", "inished", "done"),
 )
+_STEP_WORDS = ("loss", "step", "it/s]", "s/it", "iteration", "poch", "tokens/s", "samples/s", "throughput", "busbw:")
 _DIGITS = b"0123456789"
 _MOST_LINE_SHAPES = 200_000
 _MOST_WATCHED = 20_000
@@ -53,6 +56,7 @@ _PARSED_WHOLE = 20_000
 _SAMPLED = 64
 _CLOCK = re.compile(rb"\d{4}-\d\d-\d\d[ T_][\d:.,]+|\d\d:\d\d:\d\d[.,\d]*|\[ *\d+\.\d{6}\]|\bE?\d{4} |\b20\d\d\b")
 _NUMBER = re.compile(rb"\d+(?:\.\d+)?")
+_INTEGER = re.compile(r"\d+")
 
 # Flags of a line: it has words of a failure, it is a step, it may say that the run ended, one of its numbers grows.
 DULL, STEP, WORTH, CLOSES, GROWS = 0, 1, 2, 4, 8
@@ -71,7 +75,7 @@ class LineFilter:
         shape = hash(line.translate(None, _DIGITS))
         known = self._shapes.get(shape)
         if known is None:
-            known = _classify_line(line.decode("utf-8", "replace"))
+            known = _classify_line(line)
             if len(self._shapes) >= _MOST_LINE_SHAPES:
                 return known
             if known == DULL and len(self._watched) < _MOST_WATCHED:
@@ -106,11 +110,15 @@ def is_closing_line(text: str) -> bool:
 
 def is_step_line(text: str) -> bool:
     """Whether a line reports a step of training, or of a benchmark."""
-    return _STEPS.search(text) is not None and any(char.isdecimal() for char in text)
+    named = any(word in text for word in _STEP_WORDS)
+    return named and _STEPS.search(text) is not None and any(char.isdecimal() for char in text)
 
 
-def _classify_line(text: str) -> int:
-    worth = any(word in text for word in _TRIGGERS) or _SEVERE.search(text)
+def _classify_line(line: bytes) -> int:
+    text = line.decode("utf-8", "replace")
+    worth = _TRIGGERS.find(text) or _SEVERE.search(text)
     steps = is_step_line(text)
     closes = any(word in text for word in _CLOSING_WORDS)
+    # Most lines with such a word end nothing, whatever their numbers are.
+    closes = closes and any(is_closing_line(_INTEGER.sub("0", part)) for part in split_terminal_line(line))
     return (WORTH if worth else DULL) | (STEP if steps else DULL) | (CLOSES if closes else DULL)

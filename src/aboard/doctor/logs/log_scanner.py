@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
+from itertools import islice
 
 from aboard.core.evidence.nccl_ras import RAS_HEADING, RasReading
 from aboard.diagnoses.catalogue import KnownMessage, list_output_patterns
@@ -13,7 +14,7 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.logs.line_filter import CLOSES, GROWS, STEP, WORTH, LineFilter, is_closing_line
 from aboard.doctor.logs.line_prefixes import ParsedLogLine, parse_log_line, split_terminal_line
 from aboard.doctor.logs.nccl_log import NcclLine, NcclLogSummary, parse_nccl_line
-from aboard.doctor.logs.pattern_keywords import extract_keywords
+from aboard.doctor.logs.pattern_keywords import WordIndex, extract_keywords
 from aboard.doctor.logs.sighting import ScannedLog, Sighting
 from aboard.doctor.logs.timestamps import parse_timestamp
 from aboard.doctor.logs.tracebacks import LoggedException, TracebackParser
@@ -60,16 +61,19 @@ class LogScanner:
 
     def __init__(self, *, all_lines: bool = False) -> None:
         self._messages = list_output_patterns(PatternSource.LOG)
-        self._words = [
-            (word, number)
-            for number, (_, message) in enumerate(self._messages)
-            for word in extract_keywords(message.pattern) or ("",)
-        ]
+        self._by_word: dict[str, list[int]] = {"": []}
+        for number, (_, message) in enumerate(self._messages):
+            for word in extract_keywords(message.pattern) or ("",):
+                self._by_word.setdefault(word, []).append(number)
+        self._words = WordIndex(self._by_word)
         self._all_lines = all_lines
         self._files: list[str] = []
         self._lines = self._number = self._progress = 0
         self._filter = LineFilter()
         self._recent: deque[bytes] = deque(maxlen=_RECENT)
+        # How many lines were kept, how many of them were searched for a time, and the last time with its line.
+        self._kept = self._searched = 0
+        self._time: tuple[float | None, int] = (None, 0)
         self._seen: dict[tuple[object, ...], Sighting] = {}
         # By the hashes of shapes, which may have 16 KB each.
         self._fitting: dict[int, tuple[KnownMessage, ...]] = {}
@@ -93,6 +97,7 @@ class LogScanner:
         self._files.append(name)
         self._number = 0
         self._recent.clear()
+        self._time = (None, 0)
         self._traces = TracebackParser()
         self._block = {}
         self._root_cause = False
@@ -114,11 +119,11 @@ class LogScanner:
             self._closed = self._lines
         if not kind & WORTH and not (self._traces.waiting or self._block or self._all_lines):
             if not kind & (STEP | GROWS) or self._number % 16 == 0:
-                self._recent.append(line)
+                self._keep(line)
             return
         for text in split_terminal_line(line[:LINE_LIMIT]):
             self._parse_line(text)
-        self._recent.append(line)
+        self._keep(line)
 
     def reading(self) -> ScannedLog:
         return ScannedLog(
@@ -218,8 +223,9 @@ class LogScanner:
         shape = hash(_LONG_NUMBER.sub("0", text))
         known = self._fitting.get(shape)
         if known is None:
-            near = dict.fromkeys([number for word, number in self._words if word in text])
-            known = tuple(self._messages[number] for number in near if self._messages[number][1].regex.search(text))
+            near = {number for word in ("", *self._words.find(text.lower())) for number in self._by_word[word]}
+            messages = [self._messages[number] for number in sorted(near)]
+            known = tuple(message for message in messages if message[1].regex.search(text))
             if len(self._fitting) >= _MOST_SHAPES:
                 self._fitting.clear()
             self._fitting[shape] = known
@@ -326,12 +332,20 @@ class LogScanner:
         return self._index.node(node) or self._of_file[0], rank
 
     def _find_previous_time(self) -> float | None:
-        """The time of the nearest line before that has one."""
-        for line in reversed(self._recent):
+        """The time of the nearest line before that has one; each line is searched once."""
+        newer = min(self._kept - self._searched, len(self._recent))
+        for age, line in enumerate(islice(reversed(self._recent), newer)):
             at = parse_timestamp(line[:200].decode("utf-8", "replace"))
             if at is not None:
-                return at
-        return None
+                self._time = (at, self._kept - age)
+                break
+        self._searched = self._kept
+        at, place = self._time
+        return at if self._kept - place < _RECENT else None
+
+    def _keep(self, line: bytes) -> None:
+        self._recent.append(line)
+        self._kept += 1
 
 
 def _parse_number(groups: Mapping[str, Untrusted], name: str, otherwise: int | None) -> int | None:

@@ -17,6 +17,7 @@ _FORMS = (
     # Nov 15 08:00:00 and Sun Nov 15 08:00:00 2026: syslog, dmesg -T.
     re.compile(rf"\b(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d{{1,2}}) " + _TIME),
 )
+_CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 # Timestamps are at the start of a line; later ones belong to the message.
 _WITHIN = 120
 
@@ -24,7 +25,7 @@ _WITHIN = 120
 def parse_timestamp(line: str) -> float | None:
     """The first timestamp at the beginning of a line, or None."""
     start = line[:_WITHIN]
-    for form in _FORMS:
+    for form in _FORMS if _CLOCK.search(start) else ():
         found = form.search(start)
         if found:
             return _count_seconds(found)
