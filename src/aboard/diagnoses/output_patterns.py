@@ -19,7 +19,7 @@ USUAL_PRECEDENCE = 500
 # Patterns that several diagnoses share: a peer as NCCL prints it, NCCL's work request that completed with a status
 # (`with error 12` up to 2.18, without the peer in older versions and in plugins; `status=12` from 2.20;
 # `status=IBV_WC_RETRY_EXC_ERR(12)` from 2.29), and the start of the driver's message for a GPU error.
-NCCL_PEER = r"(?P<peer>[\w.:-]+?)(?:\.ibnet)?<(?P<port>\d+)>"
+NCCL_PEER = r"(?P<peer>[\w.:%-]+?)(?:\.ibnet)?<(?P<port>\d+)>"
 NCCL_COMPLETION = rf"Got completion (?:from peer {NCCL_PEER}.*?)?(?:with error |status=)(?:\w+\()?"
 KERNEL_XID = r"NVRM: Xid \((?:PCI:)?(?P<pci>[\w:.]+)\): "
 

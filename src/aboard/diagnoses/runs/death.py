@@ -169,7 +169,7 @@ KILLED = Diagnosis(
         end(
             r"failed \(exitcode: -(?P<signal>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
             r"|Signal (?P<signal2>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid2>\d+)"
-            r"|exits with return code = -(?P<signal3>\d+)|Segmentation fault|Fatal Python error: (?P<error>\w+)"
+            r"|exits with return code = -(?P<signal3>\d+)|Segmentation fault(?! \w)|Fatal Python error: (?P<error>\w+)"
             r"|died with <Signals\.(?P<name2>SIG\w+)",
             fix="native",
             weight=2,
@@ -196,6 +196,11 @@ NOT_STARTED = Diagnosis(
     patterns=(
         last_words(r"\Acan't enter (?P<path>\S+):", fix="folder"),
         last_words(r"\Acan't start (?P<program>\S*/\S*): Permission denied", fix="mode"),
+        cause(
+            r"slurmstepd: error: execve\(\): (?P<program>\S+): Permission denied",
+            "The program is not executable, or its file system is mounted with noexec.",
+            fix="mode",
+        ),
         last_words(r"\Acan't start (?P<program>\S+):", fix="program"),
     ),
 )

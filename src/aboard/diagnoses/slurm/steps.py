@@ -132,8 +132,13 @@ NO_SLURMD = Diagnosis(
     explanation="slurmd starts the steps of a job on its node. It is not running there, the node is down or cut off,"
     " or a firewall drops the connection to slurmd's port (6818).",
     fixes=_SHOW_NODE + "sudo systemctl restart slurmd    # on {node}",
-    patterns=cause(
-        _STARTED + r"(?:Communication connection failure|Socket timed out|Unable to contact|Unexpected message)"
+    patterns=(
+        cause(_STARTED + r"(?:Communication connection failure|Socket timed out|Unable to contact|Unexpected message)"),
+        cause(
+            r"srun: error: timeout waiting for task launch",
+            "slurmd did not report in time that the tasks were started: the node is overloaded, a file system hangs,"
+            " or a prolog or the import of an image takes too long.",
+        ),
     ),
 )
 
@@ -156,6 +161,28 @@ SLURMD_REFUSED = Diagnosis(
     ),
 )
 
+SCRIPT_LOST = Diagnosis(
+    code="reach-script-lost",
+    title="slurmd can't find the batch script that it received",
+    symptoms=("slurmstepd: error: execve(): /tmp/slurmd/job00089/slurm_script: No such file or directory",),
+    explanation="slurmd writes the batch script into its spool directory. On this node the directory is missing or"
+    " full, or is cleaned by something else, such as a job that tidies /tmp.",
+    fixes="scontrol show config | grep SlurmdSpoolDir    # then look at that directory on {node}\n"
+    "sbatch --exclude={node} …    # until the node's slurmd is repaired",
+    patterns=cause(r"execve\(\): \S*/slurm_script: No such file", precedence=450),
+)
+
+STEP_LAYOUT = Diagnosis(
+    code="reach-step-layout",
+    title="a step's tasks don't fit on its CPUs",
+    symptoms=("srun: error: Application launch failed: Unable to layout tasks on given cpus",),
+    explanation="The options for tasks, cores and threads contradict each other. srun inherits those of the job from"
+    " variables such as SLURM_CPUS_PER_TASK and SLURM_CPU_BIND.",
+    fixes="env | grep -E 'SLURM_(NTASKS|CPU|TRES|THREADS)'    # in the job; what does srun inherit?\n"
+    "srun --cpu-bind=none --ntasks-per-node=1 …    # then set what differs",
+    patterns=cause(r"Unable to layout tasks on given cpus|failed to distribute tasks"),
+)
+
 PROLOG = Diagnosis(
     code="reach-prolog",
     title="Slurm's prolog failed on the node",
@@ -165,11 +192,23 @@ PROLOG = Diagnosis(
     ),
     explanation="slurmd runs a script of the administrator before a job's first task on a node. If it fails, Slurm"
     " drains the node, starts no task there, and requeues a batch job and holds it.",
-    fixes="sudo grep -i prolog /var/log/slurm/slurmd.log | tail    # on {node}; may also be in /var/log/slurmd.log\n"
-    + _RESUME,
-    patterns=cause(
-        _STARTED + r".*[Pp]rolog|[Jj]ob prolog failed|TaskProlog failed|error: \[job \d+\] prolog failed"
-        r"|srun prolog failed|Prolog error|[Pp]rolog (?:or job env setup )?failure on node (?P<node2>[\w.-]+)"
+    fixes={
+        "": "sudo grep -i prolog /var/log/slurm/slurmd.log | tail    # on {node}; may also be in /var/log/slurmd.log\n"
+        + _RESUME,
+        "private": "ls -ld {path}; cat /etc/slurm/job_container.conf    # on {node}; BasePath must exist there\n"
+        "sudo systemctl restart slurmd    # on {node}, once it does",
+    },
+    patterns=(
+        cause(
+            _STARTED + r".*[Pp]rolog|[Jj]ob prolog failed|TaskProlog failed|error: \[job \d+\] prolog failed"
+            r"|srun prolog failed|Prolog error|[Pp]rolog (?:or job env setup )?failure on node (?P<node2>[\w.-]+)"
+        ),
+        cause(
+            r"container_p_join: open failed (?P<path>\S+?): |container_[gp]_join failed",
+            "slurmd could not enter the job's private /tmp (job_container/tmpfs): it was not made on this node, or was"
+            " removed.",
+            fix="private",
+        ),
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice
-from aboard.diagnoses.output_patterns import last_words, refusal
+from aboard.diagnoses.output_patterns import hint, last_words, refusal
 
 _SCHEMA = "in aboard.yaml"
 # What a check can't find out without the container.
@@ -257,8 +257,28 @@ NOT_STARTED = Diagnosis(
         "check": "{line:shell}    # shows the whole message",
         "run-script": Advice("type `apptainer exec` instead of `apptainer run`, or add a %runscript to the image"),
         "log": "ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?",
+        "square": Advice("--container-image=./{image}    # with ./ or the whole path, pyxis takes it for a file"),
+        "plugin": "cat /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d/*    # on {node} and here: pyxis must be"
+        " set up alike",
     },
     patterns=(
+        hint(
+            r"importing docker image: (?P<image>[^/\s:]+\.sqsh)",
+            "pyxis takes {image} for the name of an image in a registry, since it has no `/`.",
+            fix="square",
+            refines=("container-not-started",),
+        ),
+        refusal(
+            r"failed to execute: (?P<path>/\S+): No such file",
+            "The root file system in the container has no {path}: the image was unpacked only in part, or has no"
+            " shell.",
+        ),
+        refusal(
+            r"SPANK plugin \"pyxis\" option \S+ not found|pyxis: couldn't mkdir (?P<path>\S+?):",
+            "pyxis is not set up on this node as Slurm expects: the plugin is missing, or its runtime directory"
+            " (runtime_path) can't be made.",
+            fix="plugin",
+        ),
         refusal(
             r"slurmstepd-(?P<node>[\w.-]+): error: pyxis: |error: pyxis: |enroot.*(?:ERROR|error)",
             "Usually the image is missing on this node, or there is no space to unpack it.",

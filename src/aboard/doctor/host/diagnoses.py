@@ -233,7 +233,7 @@ SHM = warning(
         ),
         cause(
             r"[Ee]rror: failed to extend (?P<file>/dev/shm/\S+) to (?P<size>\d+) bytes|Error while (?:creating"
-            r"|attaching to) shared memory",
+            r"|attaching to) shared memory|shm\w*\.(?:h|cc):\d+ NCCL WARN Call to \w+ failed ?: No space left",
             _SMALL_SHM,
             precedence=450,
         ),

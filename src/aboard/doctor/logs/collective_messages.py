@@ -248,6 +248,61 @@ NVLS = Diagnosis(
     ),
 )
 
+RCCL = Diagnosis(
+    code="log-rccl",
+    title="RCCL can't connect the GPUs of a node",
+    symptoms=("NCCL WARN hipIpcGetMemHandle failed : invalid argument", "NCCL WARN Failed to find reverse path from"),
+    explanation="GPUs of this node can't read each other's memory. Usual causes: the IOMMU is not in passthrough mode,"
+    " ranks run in containers of their own, or a virtual machine hides how its GPUs are connected.",
+    fixes="grep -o 'iommu=[a-z]*' /proc/cmdline; rocm-smi --showtopo    # on {node}; iommu=pt is needed\n"
+    "export NCCL_P2P_DISABLE=1    # then rerun: slower, but if it works, the access between GPUs is the cause",
+    patterns=cause(r"hipIpc(?:Get|Open)MemHandle failed|Failed to find reverse path from"),
+)
+
+_SYMMETRIC = r"(?i:nvshmem)\S{0,300}:\d+: .{0,300}"
+NVSHMEM = Diagnosis(
+    code="log-nvshmem",
+    title="NVSHMEM can't be initialized",
+    symptoms=(
+        "nvshmem/src/modules/transport/ibgda/ibgda.cpp:2966: non-zero status: 7 create DCT share err.",
+        "nvshmem/src/host/init/init.cu:nvshmemi_check_state_and_init:1080: nvshmem initialization failed, exiting",
+    ),
+    explanation="NVSHMEM, which DeepEP uses between GPUs, failed while it set up its connections. Usual causes: an"
+    " NVSHMEM of another version than the program was built with, or no access to the RDMA adapters.",
+    fixes={
+        "": "nvshmem-info -a    # on {node}, where ranks run: its version, and the transports that it has\n"
+        "export NVSHMEM_DEBUG=INFO    # then rerun, for the first error of each rank",
+        "device": "ls -l /dev/infiniband; ibv_devinfo | grep hca_id    # on {node}, where ranks run: are there mlx5"
+        " adapters?\n"
+        "grep PeerMappingOverride /proc/driver/nvidia/params    # on {node}; IBGDA needs PeerMappingOverride=1; for a"
+        " container: --privileged",
+        "gid": "show_gids    # on {node}; then set the index of RoCE v2 with IPv4\n"
+        "export NVSHMEM_IB_GID_INDEX=3    # then rerun; NVSHMEM_HCA_LIST chooses the adapters",
+        "bootstrap": "ip -br addr    # on each node; which interface reaches the others?\n"
+        "export NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0    # that interface, on all nodes; then rerun",
+    },
+    patterns=(
+        cause(
+            _SYMMETRIC + r"(?:mlx5dv_devx|UAR\b|init failed for transport: IBGDA)|is not enumerated as an mlx5 device",
+            "NVSHMEM's IBGDA can't open an adapter: the node has none of type mlx5, or the container or the driver's"
+            " settings don't allow GPUs to access it.",
+            fix="device",
+        ),
+        cause(
+            r"^ibv_modify_qp failed\s*$|" + _SYMMETRIC + r"(?:Unable to create ah|modify_qp|connect EPS failed)",
+            "NVSHMEM opened the adapter, but can't connect it to the other nodes: usually a wrong GID index (RoCE), or"
+            " a port that is down.",
+            fix="gid",
+        ),
+        cause(
+            _SYMMETRIC + r"(?:Connection timed out|bootstrap_\w+ failed|Call to recv from \S+ failed|allgather of)",
+            "NVSHMEM's processes can't reach each other over TCP, or one of them has died.",
+            fix="bootstrap",
+            precedence=380,
+        ),
+        cause(_SYMMETRIC + r"(?:non-zero status|NULL value|initialization failed)", weight=2, precedence=510),
+    ),
+)
 
 NCCL_ALGORITHM = Diagnosis(
     code="log-nccl-algorithm",

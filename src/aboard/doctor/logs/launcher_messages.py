@@ -162,3 +162,33 @@ ARGUMENTS = Diagnosis(
         weight=2,
     ),
 )
+
+PMI = Diagnosis(
+    code="log-pmi",
+    title="MPI and its launcher don't understand each other (PMI)",
+    symptoms=(
+        "OPAL ERROR: Unreachable in file pmix3x_client.c at line 112",
+        "OMPI was not built with SLURM's PMI support",
+        "PMIX ERROR: NOT-FOUND in file server/pmix_server.c",
+    ),
+    explanation="Ranks learn their numbers and their peers from the launcher over PMI. The program's MPI and Slurm (or"
+    " mpirun) must use the same kind and a compatible version of it.",
+    fixes={
+        "": "srun --mpi=list    # the kinds that this Slurm has\n"
+        "srun --mpi=pmix …    # with the kind that the program's MPI was built for; or start it with mpirun in the job",
+        "munge": "export PMIX_MCA_psec=native    # where the program starts; or install libmunge there",
+    },
+    patterns=(
+        cause(
+            r"Component: munge\b|pmix_psec_base_open failed",
+            "PMIx can't load its plugin for munge, which Slurm asks for: the library is missing where the program"
+            " runs, usually in a container.",
+            fix="munge",
+        ),
+        cause(
+            r"OMPI was not built with SLURM|PMI2?_Init failed|OPAL ERROR: Unreachable in file pmix|PMIX ERROR: [A-Z]"
+            r"|pmix_init failed|error: +mpi/pmix\w*: ",
+            weight=2,
+        ),
+    ),
+)

@@ -26,7 +26,7 @@ _WORDS = (
     *("terminat", "failed", "Enabled", "isabled", "retrying", "mark a variable", "manag", " PD ", "PENDING"),
     *("Reason=", "exhausted", "WARN", "CRITICAL", "anic", "<0>", "<1>", "<2>", "<3>", "ERR", "Oops", "BUG:"),
     *("on-zero", "tarting", "ever ", "ould not", "ouldn't", "ailing", "behind", "rejected", "limit ", "Rank  0"),
-    *("ABORT", "set by environment", "set to", "NET/OFI"),
+    *("ABORT", "set by environment", "set to", "NET/OFI", "PMI", "amdgpu", "omponent:", "mporting docker"),
 )
 _TRIGGERS = WordIndex(_WORDS)
 _SEVERE = re.compile(r"(?:^|[\s:>\]])[EF]\d{3,4} \d\d:|\[[EF](?:\d{3,4} [\d:.]+)?(?:\]| \S+:\d+\])")

@@ -1,7 +1,9 @@
 """A log line without the prefixes of launchers, loggers and terminals, and the rank and node that they name."""
 
 import re
+from dataclasses import field
 
+from aboard.doctor.logs.nccl_log import NcclLine, NcclLogSummary
 from aboard.doctor.logs.timestamps import parse_timestamp
 from aboard.lazy_dataclass import dataclass
 
@@ -124,3 +126,51 @@ def _strip_prefix(parsed: ParsedLogLine) -> bool:
         parsed.text = parsed.text[found.end() :]
         return True
     return False
+
+
+_MOST = 200_000
+# A log of one node or rank usually has it in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
+_FILE_RANK = re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)")
+_FILE_NODE = re.compile(r"(?:gpu|node|host|worker|compute|cn|dgx|n)-?\d+")
+# What else such a name may have; n16 in bench-n16.log is a number of nodes.
+_FILE_WORDS = re.compile(
+    r"(?:^|[._-])(?:nccl|log|out|err|txt|gz|std(?:out|err)|slurm|rank[._-]?\d+|\d{3,}|kern|dmesg)(?=[._-]|$)"
+)
+
+
+@dataclass(kw_only=True)
+class LogNodeIndex:
+    """Maps addresses, pids and ranks to nodes, as lines name them; bounded."""
+
+    by_address: dict[str, str] = field(default_factory=dict)
+    by_pid: dict[int, str] = field(default_factory=dict)
+    by_rank: dict[int, str] = field(default_factory=dict)
+    rank_of_pid: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def add_nccl_line(self, line: NcclLine, log: NcclLogSummary) -> None:
+        """NCCL's prefix has the host and the process, and its lines the address and the rank."""
+        known = log.ranks.get((line.host, line.pid))
+        if known is None or len(self.by_pid) >= _MOST:
+            return
+        self.by_pid[line.pid] = line.host
+        if known.address:
+            self.by_address[known.address] = line.host
+        if known.rank is not None:
+            self.by_rank[known.rank] = line.host
+            self.rank_of_pid[line.host, line.pid] = known.rank
+
+    def add_prefix(self, parsed: ParsedLogLine) -> None:
+        """Records the node of a rank from a prefix that names both."""
+        if parsed.node and parsed.rank is not None and len(self.by_rank) < _MOST:
+            self.by_rank.setdefault(parsed.rank, parsed.node)
+
+    def node(self, name: str) -> str:
+        """The node's name for an address, where a line gave it."""
+        return self.by_address.get(name, name)
+
+
+def parse_file_name(name: str) -> tuple[str, int | None]:
+    """The node and rank in a file's name."""
+    base = name.rpartition("/")[2]
+    node, rank = _FILE_NODE.fullmatch(_FILE_WORDS.sub("", base).strip("._-")), _FILE_RANK.search(base)
+    return (node[0] if node else ""), (int(rank[1]) if rank else None)

@@ -3,7 +3,6 @@
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import field
 from itertools import islice
 
 from aboard.core.evidence.nccl_ras import RAS_HEADING, RasReading
@@ -12,14 +11,19 @@ from aboard.diagnoses.output_patterns import PatternRole, PatternSource, cause, 
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.logs.line_filter import CLOSES, GROWS, STEP, WORTH, LineFilter, is_closing_line
-from aboard.doctor.logs.line_prefixes import ParsedLogLine, parse_log_line, split_terminal_line
-from aboard.doctor.logs.nccl_log import NcclLine, NcclLogSummary, parse_nccl_line
+from aboard.doctor.logs.line_prefixes import (
+    LogNodeIndex,
+    ParsedLogLine,
+    parse_file_name,
+    parse_log_line,
+    split_terminal_line,
+)
+from aboard.doctor.logs.nccl_log import NcclLogSummary, parse_nccl_line
 from aboard.doctor.logs.pattern_keywords import WordIndex, extract_keywords
 from aboard.doctor.logs.sighting import ScannedLog, Sighting
 from aboard.doctor.logs.timestamps import parse_timestamp
 from aboard.doctor.logs.tracebacks import LoggedException, TracebackParser
 from aboard.doctor.logs.trouble import Trouble, rank_troubles, thin_out, weigh_trouble
-from aboard.lazy_dataclass import dataclass
 
 LINE_LIMIT = 16_384
 _SHOWN = 400
@@ -351,51 +355,3 @@ class LogScanner:
 def _parse_number(groups: Mapping[str, Untrusted], name: str, otherwise: int | None) -> int | None:
     found = groups.get(name, NO_TEXT).match(r"^\d{1,9}$")
     return int(found[0]) if found else otherwise
-
-
-_MOST = 200_000
-# A log of one node or rank usually has it in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
-_FILE_RANK = re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)")
-_FILE_NODE = re.compile(r"(?:gpu|node|host|worker|compute|cn|dgx|n)-?\d+")
-# What else such a name may have; n16 in bench-n16.log is a number of nodes.
-_FILE_WORDS = re.compile(
-    r"(?:^|[._-])(?:nccl|log|out|err|txt|gz|std(?:out|err)|slurm|rank[._-]?\d+|\d{3,}|kern|dmesg)(?=[._-]|$)"
-)
-
-
-@dataclass(kw_only=True)
-class LogNodeIndex:
-    """Maps addresses, pids and ranks to nodes, as lines name them; bounded."""
-
-    by_address: dict[str, str] = field(default_factory=dict)
-    by_pid: dict[int, str] = field(default_factory=dict)
-    by_rank: dict[int, str] = field(default_factory=dict)
-    rank_of_pid: dict[tuple[str, int], int] = field(default_factory=dict)
-
-    def add_nccl_line(self, line: NcclLine, log: NcclLogSummary) -> None:
-        """NCCL's prefix has the host and the process, and its lines the address and the rank."""
-        known = log.ranks.get((line.host, line.pid))
-        if known is None or len(self.by_pid) >= _MOST:
-            return
-        self.by_pid[line.pid] = line.host
-        if known.address:
-            self.by_address[known.address] = line.host
-        if known.rank is not None:
-            self.by_rank[known.rank] = line.host
-            self.rank_of_pid[line.host, line.pid] = known.rank
-
-    def add_prefix(self, parsed: ParsedLogLine) -> None:
-        """Records the node of a rank from a prefix that names both."""
-        if parsed.node and parsed.rank is not None and len(self.by_rank) < _MOST:
-            self.by_rank.setdefault(parsed.rank, parsed.node)
-
-    def node(self, name: str) -> str:
-        """The node's name for an address, where a line gave it."""
-        return self.by_address.get(name, name)
-
-
-def parse_file_name(name: str) -> tuple[str, int | None]:
-    """The node and rank in a file's name."""
-    base = name.rpartition("/")[2]
-    node, rank = _FILE_NODE.fullmatch(_FILE_WORDS.sub("", base).strip("._-")), _FILE_RANK.search(base)
-    return (node[0] if node else ""), (int(rank[1]) if rank else None)

@@ -101,10 +101,78 @@ WAITING = "\n".join(
             "UDS: Binding to socket /tmp/nccl-2",
         ),
         # https://github.com/open-mpi/ompi/issues/4338
-        ("PMI2_Init failed to intialize.  Return code: 1", "log-unknown", "PMI2_Init"),
+        ("PMI2_Init failed to intialize.  Return code: 1", "log-pmi", "PMI2_Init"),
         ("mpirun noticed that process rank 3 on node cn7 exited on signal 9 (Killed).", "run-killed", "rank 3"),
         # https://github.com/sgl-project/sglang/issues/7888
-        ("ibv_modify_qp failed\nibrc.cpp:7: non-zero status: 7", "log-unknown", "ibv_modify_qp"),
+        ("ibv_modify_qp failed\nibrc.cpp:7: non-zero status: 7", "log-nvshmem", "ibv_modify_qp"),
+        # https://github.com/sgl-project/sglang/issues/12533
+        ("/o/nvshmem/ibgda/ibgda.cpp:3: NULL value cannot allocate mlx5dv_devx_uar", "log-nvshmem", "devx_uar"),
+        # https://github.com/deepseek-ai/DeepEP/issues/150
+        ("/w/nvshmem/init.cu:3: non-zero status: 7 bootstrap_init failed", "log-nvshmem", "bootstrap_init"),
+        # https://github.com/aws/aws-ofi-nccl/issues/24
+        ("g1:1:2 [7] create:4 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: x", "fabric-ofi", "open AV"),
+        # https://github.com/gardener/gardener-extension-provider-aws/issues/1832
+        ("g1:1:2 [0] o:2 NCCL WARN NET/OFI Request 0x7 completed with error. Error: 4126", "fabric-ofi", "4126"),
+        # https://github.com/ROCm/rccl/issues/908
+        (
+            ("g1:1:2 [1] p2p.cc:2 NCCL WARN hipIpcGetMemHandle failed : invalid argument\n"
+            "g1:1:2 [1] p2p.cc:3 NCCL WARN Cuda failure 'invalid argument'"),
+            "log-rccl",
+            "hipIpcGetMemHandle",
+        ),
+        # https://github.com/ROCm/rccl-tests/issues/16
+        ("g1: Test HIP failure common.cu:1 'hipErrorInvalidDevice'", "gpu-hip-device", "hipErrorInvalidDevice"),
+        # https://github.com/ROCm/legacy-rocm-build/issues/4021
+        (
+            ("[138.91] amdgpu 0000:1c:00.0: {1}uncorrectable hardware error(ERREVENT_X) detected!\n"
+            "[138.92] amdgpu 0000:42:00.0: {1}[Hardware Error]: aca entry[00].STATUS=0x98"),
+            "gpu-amd",
+            "0000:1c:00.0",
+        ),
+        # https://github.com/openpmix/prrte/issues/1127
+        (
+            "Framework: psec\nComponent: munge\n[cn9:27] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 2",
+            "log-pmi",
+            "Component: munge",
+        ),
+        # https://github.com/mpi4py/mpi4py/issues/141
+        (
+            ("but OMPI was not built with SLURM's PMI support and therefore cannot\n"
+            "srun: error: cn1: task 0: Exited with exit code 1"),
+            "log-pmi",
+            "OMPI was not built",
+        ),
+        # https://github.com/NVIDIA/nccl/issues/928
+        (
+            "g1:1:2 [1] n.cc:1 NCCL WARN NET/IB : Got completion from peer fe80::96:54%ib0<33> with error 4, opcode 3",
+            "fabric-acs",
+            "error 4",
+        ),
+        # https://github.com/NVIDIA/nccl/issues/380, and UCX: https://github.com/openucx/ucx/issues/8684
+        ("g1:1:2 [0] misc/ibvwrap.cc:2 NCCL WARN Call to ibv_create_cq failed", "fabric-memlock", "ibv_create_cq"),
+        ("[g1:1:0] UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory", "fabric-memlock", "UCX"),
+        # https://github.com/NVIDIA/nccl/issues/342
+        (
+            "g1:1:2 [1] include/shm.h:2 NCCL WARN Call to posix_fallocate failed: No space left on device",
+            "host-shm",
+            "posix_fallocate",
+        ),
+        # https://github.com/ArjunaCluster/ArjunaUsers/issues/46 and 123
+        ("slurmstepd: error: execve(): /t/job7/slurm_script: No such file or directory", "reach-script-lost", "script"),
+        ("slurmstepd: error: container_p_join: open failed /s/7/.active: No such file", "reach-prolog", ".active"),
+        # https://github.com/elyall/wandb_on_slurm/issues/5
+        ("slurmstepd: error: execve(): go.sh: Permission denied", "run-not-started", "go.sh"),
+        # https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/225
+        ("srun: error: Application launch failed: Unable to layout tasks on given cpus", "reach-step-layout", "layout"),
+        # https://github.com/StanfordLegion/gasnet/issues/25
+        ("srun: error: timeout waiting for task launch, started 0 of 1 tasks", "reach-no-slurmd", "task launch"),
+        # https://github.com/NVIDIA/pyxis/issues/84 and 127
+        ('slurmstepd: error: Warning: SPANK plugin "pyxis" option "x" not found', "container-not-started", "SPANK"),
+        (
+            "pyxis: importing docker image: a.sqsh\nslurmstepd: error: pyxis: failed to import docker image",
+            "container-not-started",
+            "a.sqsh",
+        ),
     ],
 )  # fmt: skip
 def test_a_report_from_the_field_gets_its_cause(text: str, code: str, named: str) -> None:
