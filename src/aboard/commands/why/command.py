@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from time import time
@@ -93,9 +94,9 @@ def why(
 
     --bundle diagnoses someone else's record in the same way.
 
-    --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, or a kernel log. Exit code: 0 no
-    trouble was seen; 1 trouble that Aboard doesn't recognize; 2 a verdict; 3 the command is wrong, or there is nothing
-    to read.
+    --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, kernel logs, dumps of torch's flight
+    recorder and of py-spy, and reports of NCCL's RAS, nvidia-smi and Slurm. Exit code: 0 no trouble was seen; 1 trouble
+    that Aboard doesn't recognize; 2 a verdict; 3 the command is wrong, or there is nothing to read.
 
     --report-unknown prints the lines that look like trouble and are not recognized, and the lines before them, as the
     text of an issue. Secrets, users and addresses are removed; read it before you post it.
@@ -198,6 +199,7 @@ def _describe_end(run: RunDirectory) -> str:
 
 
 _LOG_EXIT_CODES = {"verdict": EXIT_BLOCKED, "trouble": EXIT_WARNED}
+_MOST_UNREAD = 8
 _CLEAN = {
     "completed": "no failure was found; the log says that the run completed",
     "progress": "no failure was found; the run makes progress up to the end of the log",
@@ -215,8 +217,7 @@ def print_log_explanation(names: Sequence[str], *, as_json: bool, report_unknown
         click.echo(dump_json(explanation))
     else:
         if explanation.outcome in _CLEAN:
-            read = f"{format_count(explanation.lines, 'line')} of {format_count(len(explanation.files), 'file')}"
-            click.echo(f"{_CLEAN[explanation.outcome]} ({read})")
+            click.echo(f"{_CLEAN[explanation.outcome]} ({_describe_files(explanation)})")
             if explanation.last and explanation.outcome == "unknown":
                 click.secho(f"the last line is: {explanation.last[-1].visible(400)}", dim=True)
         if explanation.findings:
@@ -227,7 +228,16 @@ def print_log_explanation(names: Sequence[str], *, as_json: bool, report_unknown
                 click.secho(f"  {line.visible(200)}", dim=True)
         if explanation.findings:
             click.secho(f"aboard why {explanation.findings[0].code}    # explains this code", dim=True)
+        for each in explanation.unread[:_MOST_UNREAD]:
+            click.secho(f"not judged: {escape_text(each)}", dim=True)
     sys.exit(_LOG_EXIT_CODES.get(explanation.outcome, 0))
+
+
+def _describe_files(explanation: LogExplanation) -> str:
+    """`24 lines of 1 log, 16 flight-recorder dumps of torch`."""
+    kinds = Counter(explanation.kinds)
+    lines = f"{format_count(explanation.lines, 'line')} of " * bool(explanation.lines)
+    return lines + ", ".join(format_count(count, kind) for kind, count in kinds.most_common())
 
 
 def _print_unknown_report(explanation: LogExplanation) -> None:

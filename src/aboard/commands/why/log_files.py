@@ -6,7 +6,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +16,8 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.diagnoses.usage import commands
 from aboard.doctor.logs.judge_log import find_outcome, judge_log
 from aboard.doctor.logs.log_scanner import LINE_LIMIT, LogScanner
+from aboard.doctor.reports.evidence_files import MOST_BYTES, EvidenceFiles
+from aboard.doctor.reports.recognize import HEAD_BYTES, find_unread_format, recognize_format
 from aboard.lazy_dataclass import dataclass
 
 STDIN = "-"
@@ -32,7 +34,8 @@ class LogExplanation:
 
     `outcome` is what they come to: verdict, trouble (that Aboard doesn't recognize), completed, progress (up to the
     end), healthy (a report that says so), or unknown (whether the run went on). `before` is the lines before the
-    trouble, `unknown` the unrecognized lines worth reporting, each behind those before it.
+    trouble, `unknown` the unrecognized lines worth reporting, each behind those before it. `kinds` is what each file
+    is, `unread` what was not judged, and why.
     """
 
     findings: tuple[Finding, ...]
@@ -42,9 +45,12 @@ class LogExplanation:
     outcome: str
     before: tuple[Untrusted, ...] = ()
     unknown: tuple[Untrusted, ...] = ()
+    kinds: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 OnLogProgress = Callable[[int, int], None]
+_File = BufferedReader | gzip.GzipFile
 
 
 def diagnose_logs(names: Iterable[str], *, progress: OnLogProgress | None = None) -> LogExplanation:
@@ -52,26 +58,22 @@ def diagnose_logs(names: Iterable[str], *, progress: OnLogProgress | None = None
     paths = list(_list_files(names))
     total = sum(size for _name, size in paths)
     reader = LogScanner()
+    evidence = EvidenceFiles(reader)
     done = 0
     unread: list[Problem] = []
-    for name, size in paths:
+    for number, (name, size) in enumerate(paths, start=1):
         reader.begin(name)
-        nothing = "is empty"
-        for chunk_end, lines in _read_chunks(name):
-            if nothing and any(b"\0" in line for line in lines[:_LOOKED_AT]):
-                nothing = "is not text"
-                break
-            nothing = nothing and ("" if any(line.strip() for line in lines) else nothing)
-            for line in lines:
-                reader.take(line)
-            if progress is not None:
-                progress(done + min(chunk_end, size), total)
+        nothing = ""
+        with _open_log(name) as (file, position):
+            for nothing in _read_file(name, number, file, reader, evidence):  # noqa: B007 - the last one counts
+                if progress is not None:
+                    progress(done + min(position(), size), total)
         done += size
         if nothing:
             unread.append(Problem(where=name, seen=nothing, fix=commands.WHY_LOG.fix("look", path=name)))
     if len(unread) == len(paths):
         raise InputError(commands.WHY_LOG, unread)
-    reading = reader.reading()
+    reading = evidence.add_to(reader.reading())
     findings = tuple(judge_log(reading))
     return LogExplanation(
         findings=findings,
@@ -81,6 +83,8 @@ def diagnose_logs(names: Iterable[str], *, progress: OnLogProgress | None = None
         outcome=find_outcome(findings, reading),
         before=reading.troubles[0].before if reading.troubles else (),
         unknown=tuple(line for each in reading.troubles[:_REPORTED] for line in (*each.before, each.text)),
+        kinds=reading.kinds,
+        unread=tuple(f"{problem.where} {problem.seen}" for problem in unread),
     )
 
 
@@ -110,34 +114,57 @@ def _list_files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
     return iter(files)
 
 
-def _read_chunks(name: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields the lines of about a megabyte at a time with the position in the file; overlong lines are cut."""
-    try:
-        with _open_log(name) as (file, position):
+def _read_file(name: str, number: int, file: _File, reader: LogScanner, evidence: EvidenceFiles) -> Iterator[str]:
+    """Feeds a report or the lines of a log to their judges; yields why there is nothing to judge so far, or ""."""
+    head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
+    kind = recognize_format(head)
+    data = file.read(MOST_BYTES + 1) if kind.whole else b""
+    unread = evidence.take(kind, head, data, number, name)
+    if unread is None and (words := find_unread_format(head)):
+        unread = f"is {words}"
+    if unread is not None:
+        yield unread
+        return
+    nothing = "is empty"
+    yield nothing
+    for lines in _split_lines(data, file):
+        if nothing and any(b"\0" in line for line in lines[:_LOOKED_AT]):
+            yield "is not text"
+            return
+        nothing = nothing and ("" if any(line.strip() for line in lines) else nothing)
+        for line in lines:
+            reader.take(line)
+        yield nothing
+
+
+def _split_lines(data: bytes, file: _File) -> Iterator[list[bytes]]:
+    """Yields the lines of about a megabyte at a time; overlong lines are cut."""
+    partial_line = b""
+    while data or (data := file.read1(_CHUNK)):
+        lines = (partial_line + data).split(b"\n")
+        data, partial_line = b"", lines.pop()
+        if len(partial_line) > LINE_LIMIT:
+            lines.append(partial_line[:LINE_LIMIT])
             partial_line = b""
-            while data := file.read1(_CHUNK):
-                lines = (partial_line + data).split(b"\n")
-                partial_line = lines.pop()
-                if len(partial_line) > LINE_LIMIT:
-                    lines.append(partial_line[:LINE_LIMIT])
-                    partial_line = b""
-                yield position(), lines
-            if partial_line:
-                yield position(), [partial_line]
-    except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError.of(commands.WHY_LOG, name, f"can't be read: {why}", "look", path=name) from None
+        yield lines
+    if partial_line:
+        yield [partial_line]
 
 
 @contextmanager
-def _open_log(name: str) -> Iterator[tuple[BufferedReader | gzip.GzipFile, Callable[[], int]]]:
+def _open_log(name: str) -> Iterator[tuple[_File, Callable[[], int]]]:
     """The file, and a function for how many bytes of it were read; for a compressed file, compressed bytes."""
     if name == STDIN:
-        yield cast("BufferedReader", sys.stdin.buffer), int
+        # One that waits for as many bytes as recognize a format.
+        yield BufferedReader(cast("RawIOBase", sys.stdin.buffer)), int
         return
-    with Path(name).open("rb") as file:
-        if name.endswith(".gz"):
-            with gzip.GzipFile(fileobj=file) as zipped:
-                yield zipped, file.tell
-        else:
-            yield file, file.tell
+    try:
+        with Path(name).open("rb") as file:
+            if name.endswith(".gz"):
+                with gzip.GzipFile(fileobj=file) as zipped:
+                    yield zipped, file.tell
+            else:
+                yield file, file.tell
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError.of(commands.WHY_LOG, name, f"can't be read: {why}", "look", path=name) from None

@@ -126,6 +126,7 @@ ABSENT = Diagnosis(
         "logs": LOGS,
         "holders": _HOLDERS,
         "barrier": "aboard logs {run} --rank {ranks}    # what the rank did instead",
+        "again": "py-spy dump --native --pid {pid}    # on its node, again: does it move, and which C call is it in?",
     },
     log_fix="py-spy dump --pid PID    # while the run hangs, for each of these ranks: {ranks}; shows where the rank is",
     patterns=cause(

@@ -138,9 +138,14 @@ COLLECTIVE_TIMEOUT = Diagnosis(
     symptoms=("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=…",),
     explanation="The collective did not complete within its timeout. Usually a rank never reached it, or no data got"
     " through the network.",
-    fixes="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then rerun: the flight recorder"
-    " records which collective each rank reached\n"
-    "py-spy dump --pid PID    # of each rank, while the run hangs: shows which one is outside the collective",
+    fixes={
+        "": "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then rerun: the flight recorder"
+        " records which collective each rank reached\n"
+        "py-spy dump --pid PID    # of each rank, while the run hangs: shows which one is outside the collective",
+        "dumps": "aboard why --log DUMPS…    # with the dumps of all ranks: shows which rank is behind",
+        "network": "aboard check --only network,fabric    # with all nodes of the run\n"
+        "sudo dmesg -T | grep -i xid    # on each node; did a GPU fail?",
+    },
     # The same message since 1.13; NumelIn and NumelOut from 2.1 on.
     patterns=wait(
         r"(?:Watchdog caught|caught) collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"

@@ -37,3 +37,13 @@ UNKNOWN = Diagnosis(
     "aboard why --report-unknown --log LOG    # prints them redacted, as the text of an issue\n"
     "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then rerun, for a more detailed log",
 )
+
+RANK_STUCK = Diagnosis(
+    code="log-rank-stuck",
+    title="a rank is stuck in a collective that the others completed",
+    symptoms=("a flight-recorder dump whose oldest open collective is completed in the dumps of all other ranks",),
+    explanation="The rank took part in the collective, but its GPU or its process stopped there, so it never went on to"
+    " the next one. Usually its GPU failed or hangs, or a kernel before it does.",
+    fixes="sudo dmesg -T | grep -i xid    # on the nodes of ranks {ranks}; did a GPU fail?\n"
+    "py-spy dump --native --pid PID    # of ranks {ranks}, while the run hangs: where is each?",
+)

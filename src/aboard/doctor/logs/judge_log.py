@@ -55,7 +55,7 @@ def find_outcome(findings: Sequence[Finding], log: ScannedLog) -> str:
     alarms = [each for each in findings if each.severity > Severity.INFO]
     if alarms:
         return "trouble" if all(each.code == undetermined.UNKNOWN.code for each in alarms) else "verdict"
-    return "completed" if log.closed else "progress" if log.moving else "unknown"
+    return "healthy" if log.healthy else "completed" if log.closed else "progress" if log.moving else "unknown"
 
 
 def choose_cause(fatal: list[Sighting]) -> Sighting | None:
@@ -307,12 +307,13 @@ def find_ras_groups(log: ScannedLog) -> Iterator[Finding]:
             named = f" ({name_ranks(ranks)} on {fold_names(hosts)})" if ranks else ""
             where = "behind" if few.reached < most.reached else "ahead"
             total = sum(part.count for part in parts)
+            where = f"{'is' if few.count == 1 else 'are'} {where}"
             yield apart.finding(
                 severity=Severity.WARN,
                 nodes=hosts[:8],
                 ranks=ranks,
                 seen=f"communicator {comm.name}: ranks have different {kind} operation counts: {few.count} of {total}"
-                f" ranks{named} are {where}, at operation {few.reached}; {most.count} are at {most.reached}",
+                f" ranks{named} {where}, at operation {few.reached}; {most.count} are at {most.reached}",
                 why="One side waits for the other. Counts also differ for moments in a healthy run: if the same ranks"
                 " are behind in a second report, they are the ones to look at.",
                 fix=apart.fix("ras"),

@@ -44,6 +44,8 @@ _PREFIXES = (
     re.compile(r"kernel: "),
     # dmesg, with and without -T.
     re.compile(r"\[ *\d+\.\d{6}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4}\] "),
+    # The Fabric Manager.
+    re.compile(r"\[[A-Z][a-z]{2} +\d{1,2} \d{4} [\d:]{8}\] \[(?P<level>INFO|WARNING|ERROR)\] \[tid \d+\] "),
     # DeepSpeed: the time, the level, the place in the source, the rank.
     re.compile(r"\[\d{4}-\d\d-\d\d [\d:,.]+\] (?:\[(?P<level>INFO|WARNING|ERROR|DEBUG)\] )?"),
     re.compile(r"\[\w+\.py:\d+:[\w<>]+\] "),

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from math import inf
 
 from aboard.core.evidence.nccl_ras import RasComm
-from aboard.diagnoses import NO_FIX, Advice, Diagnosis, Fix
+from aboard.diagnoses import NO_FIX, Advice, Diagnosis, Finding, Fix
 from aboard.diagnoses.fixes import FixTemplate, list_blanks
 from aboard.diagnoses.output_patterns import OutputPattern
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -18,7 +19,7 @@ class Sighting:
     """The first time that a node and rank printed a message, and how often they did.
 
     `mild` was logged as a warning or lower: by itself it ended nothing. `progress` is how many lines of progress
-    had been read until then, `frame` the user's own line in a traceback.
+    had been read until then, `frame` the user's own line in a traceback, `finding` what a report says, not a line.
     """
 
     diagnosis: Diagnosis
@@ -35,6 +36,7 @@ class Sighting:
     mild: bool = False
     progress: int = 0
     frame: Untrusted = NO_TEXT
+    finding: Finding | None = None
 
     @property
     def code(self) -> str:
@@ -73,6 +75,9 @@ class ScannedLog:
     by_rank: Mapping[int, str]
     # The last lines, for a log without errors or progress.
     last: tuple[Untrusted, ...] = ()
+    # What each file is, and whether all of them are reports that say that all is well.
+    kinds: tuple[str, ...] = ()
+    healthy: bool = False
 
 
 def _choose_values(template: FixTemplate, values: Mapping[str, str | Untrusted]) -> dict[str, str | Untrusted]:
@@ -86,10 +91,10 @@ NEAR_LINES = 200
 
 
 def sort_sightings(sightings: list[Sighting]) -> list[Sighting]:
-    """The earliest first. Times of two files are compared only when both have them."""
-    timed = all(each.at is not None for each in sightings)
+    """The earliest first; reports without a time last. Times of two files are compared only when both have them."""
+    timed = all(each.at is not None for each in sightings if each.finding is None)
     if timed:
-        return sorted(sightings, key=lambda each: (each.at or 0.0, each.file, each.line))
+        return sorted(sightings, key=lambda each: (inf if each.at is None else each.at, each.file, each.line))
     return sorted(sightings, key=lambda each: (each.file, each.line))
 
 

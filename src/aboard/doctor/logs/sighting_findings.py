@@ -20,6 +20,8 @@ _LINKS = ("network-", "fabric-rail", "collective-fabric", "log-store")
 
 def build_finding(chosen: Sighting, fatal: list[Sighting], log: ScannedLog) -> Finding:
     """The verdict from a sighting, with what the rest of the log adds."""
+    if chosen.finding is not None:
+        return chosen.finding
     hint = _find_hint(chosen, log)
     named = hint or chosen
     node, rank = _find_source(chosen, fatal)
@@ -76,6 +78,9 @@ def list_odd_findings(log: ScannedLog) -> Iterator[Finding]:
             groups.setdefault(id(each.message), []).append(each)
     for group in groups.values():
         first = sort_sightings(group)[0]
+        if first.finding is not None:
+            yield first.finding
+            continue
         nodes = tuple(dict.fromkeys(each.node for each in group if each.node))
         values: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else "", **first.groups}
         yield first.diagnosis.finding(

@@ -14,8 +14,8 @@ _FORMS = (
     re.compile(r"(?<![\w.])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) " + _TIME),
     # 11/15/2026 08:00:00: Hugging Face's examples.
     re.compile(r"\b(?P<month>\d\d)/(?P<day>\d\d)/\d{4} " + _TIME),
-    # Nov 15 08:00:00 and Sun Nov 15 08:00:00 2026: syslog, dmesg -T.
-    re.compile(rf"\b(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d{{1,2}}) " + _TIME),
+    # Nov 15 08:00:00, Sun Nov 15 08:00:00 2026 and Nov 15 2026 08:00:00: syslog, dmesg -T, the Fabric Manager.
+    re.compile(rf"\b(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d{{1,2}}) (?:\d{{4}} )?" + _TIME),
 )
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 # Timestamps are at the start of a line; later ones belong to the message.

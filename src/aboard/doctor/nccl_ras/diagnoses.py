@@ -24,7 +24,7 @@ MISSING = warning(
     fixes=_INSPECT,
     log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D is blocked in the kernel\n"
     "aboard check --only network    # with all nodes of the run; is {node} unreachable?",
-    patterns=cause(r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? ", weight=2),
+    patterns=cause(r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? (?:\d+, rank (?P<rank>\d+))?", weight=2),
 )
 
 APART = warning(

@@ -248,7 +248,10 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("step 1 loss 2\n")
     with pytest.raises(InputError) as raised:
         diagnose_logs([str(tmp_path / "empty"), str(tmp_path / "binary")])
-    assert [problem.seen for problem in raised.value.problems] == ["is empty", "is not text"]
+    assert [problem.seen for problem in raised.value.problems] == [
+        "is empty",
+        "is an ELF file: a core dump, a program or a library",
+    ]
     assert diagnose_logs([str(tmp_path / "log"), str(tmp_path / "binary")]).outcome == "progress"
 
 

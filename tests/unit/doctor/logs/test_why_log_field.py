@@ -206,7 +206,7 @@ def test_the_judge_of_logs_needs_only_the_standard_library() -> None:
     """It imports nothing that is installed, so it can run wherever Python does, in a browser, too."""
     code = (
         "import sys; before = set(sys.modules)\n"
-        "import aboard.doctor.logs.judge_log, aboard.doctor.logs.log_scanner\n"
+        "import aboard.doctor.logs.judge_log, aboard.doctor.logs.log_scanner, aboard.doctor.reports.evidence_files\n"
         "from aboard.diagnoses.catalogue import all_diagnoses\n"
         "all_diagnoses()\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
