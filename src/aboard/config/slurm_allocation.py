@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aboard.core.slurm.allocation import SlurmAllocation, is_job_over, manages_gpus, parse_allocation, parse_job_id
-from aboard.core.slurm.no_kill import describe_missing_no_kill, find_no_kill
+from aboard.core.slurm.no_kill import describe_missing_no_kill, find_no_kill, has_requeue
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import allocation
 
@@ -38,10 +38,19 @@ def describe_node_failure(
     environ: Mapping[str, str], allocation: SlurmAllocation, *, recovers: bool = False
 ) -> str | None:
     """A note if Slurm would end the whole job when one node fails."""
-    script, _ = _run_scontrol(environ, "write", "batch_script", str(allocation.job), "-")
+    script = _read_batch_script(environ, allocation)
     batch = script.startswith("#!")
     no_kill = find_no_kill(environ, script=script if batch else None, salloc=() if batch else _find_salloc_argv())
     return describe_missing_no_kill(allocation, no_kill=no_kill, batch=batch, recovers=recovers)
+
+
+def is_requeue_wanted(environ: Mapping[str, str], allocation: SlurmAllocation) -> bool:
+    """Whether the batch script has --requeue, and not only Slurm's default."""
+    return has_requeue(_read_batch_script(environ, allocation))
+
+
+def _read_batch_script(environ: Mapping[str, str], allocation: SlurmAllocation) -> str:
+    return _run_scontrol(environ, "write", "batch_script", str(allocation.job), "-")[0]
 
 
 def _find_salloc_argv() -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether a Slurm job was submitted with --no-kill: without it, Slurm ends the whole job when one node fails.
+"""What a batch script says about failed nodes: --no-kill, without which one ends the whole Slurm job, and --requeue.
 
 Slurm does not report it, so this reads what the user wrote: the batch script, salloc's arguments, their variables.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from aboard.core.slurm.allocation import SlurmAllocation
 
 _DIRECTIVE = re.compile(r"#SBATCH(?:\s.*)?\s(?:--no-kill(?:=(?P<value>\S*))?|-k)(?=\s|$)")
+_REQUEUE = re.compile(r"#SBATCH(?:\s.*)?\s--requeue(?=\s|$)")
 _VARIABLES = ("SBATCH_NO_KILL", "SALLOC_NO_KILL")
 
 
@@ -23,6 +24,11 @@ def find_no_kill(env: Mapping[str, str], *, script: str | None = None, salloc: S
     if script is not None:
         return any(found["value"] != "off" for line in _list_directives(script) if (found := _DIRECTIVE.match(line)))
     return False if salloc else None
+
+
+def has_requeue(script: str) -> bool:
+    """Whether the batch script says that it may start again."""
+    return any(_REQUEUE.match(line) for line in _list_directives(script))
 
 
 def describe_missing_no_kill(

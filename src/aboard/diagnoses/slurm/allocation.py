@@ -48,11 +48,10 @@ REQUEUED = Diagnosis(
     title="Slurm requeued the job, and its command would start over",
     symptoms=("Slurm requeued job 7, and run 20250102-0304-calm-otter had started before: the same command would",),
     explanation="After a node failure or a preemption, Slurm runs the batch script again from its first line. Aboard"
-    " does not repeat a run that had started: it could overwrite results. Only `aboard train` with `train.resume: auto`"
-    " continues by itself.",
+    " does not repeat a run that had started: it could overwrite results. `aboard train` with `train.resume: auto`"
+    " continues by itself, and another command starts again if the batch script has --requeue.",
     fixes={
-        "launch": "env -u SLURM_RESTART_COUNT {command:shell aboard launch -- train.py}"
-        "    # in the batch script, if the program continues from its own checkpoint\n"
+        "launch": "#SBATCH --requeue    # in the batch script, if the program continues from its own checkpoint\n"
         "#SBATCH --no-requeue    # or in the batch script, so that Slurm never starts it again",
         "train": "{command:shell aboard train} --set train.resume=auto    # in the batch script; or, to start over:\n"
         "env -u SLURM_RESTART_COUNT {command:shell aboard train}",

@@ -126,7 +126,7 @@ def test_nodes_without_gpus() -> None:
 
 
 def test_a_requeued_launch_is_refused(runs: Runs) -> None:
-    """A program that had started would start over; the fix says so to Slurm's variable, or to Slurm."""
+    """A program that had started would start over; the fix tells Slurm whether it may."""
     record(runs)
     with pytest.raises(AboardError) as caught:
         check_job_start(job(2, 2, restarts=1), COMMAND)
@@ -136,8 +136,18 @@ def test_a_requeued_launch_is_refused(runs: Runs) -> None:
         == f"Slurm requeued job 7, and run {RUN} had started before: the same command would start over"
     )
     first, second = caught.value.fix.splitlines()
-    assert first.startswith("env -u SLURM_RESTART_COUNT aboard launch -- train.py    # in the batch script, if")
+    assert first.startswith("#SBATCH --requeue    # in the batch script, if the program continues")
     assert second.startswith("#SBATCH --no-requeue    #")
+
+
+def test_a_launch_starts_again_in_a_job_with_requeue(runs: Runs, tmp_path: Path) -> None:
+    """The fix of the refusal, in the batch script: the default of Slurm is not enough, and a training has a setting."""
+    record(runs)
+    write_script(tmp_path, "#SBATCH -N2 --requeue --no-kill")
+    (note,) = check_job_start(job(2, 2, restarts=1), COMMAND)
+    assert note.startswith("Slurm requeued job 7, as its script asks with --requeue: the command starts again")
+    with pytest.raises(AboardError, match="would start over"):
+        check_job_start(job(2, 2, restarts=1), COMMAND, resumes=False)
 
 
 @pytest.mark.parametrize("other", [{"id": 8}, {"command": "aboard launch -- evaluate.py"}])

@@ -136,6 +136,7 @@ async def follow_job(run: str, job: int, viewer: JobViewer) -> FollowedJob:
             last = status
             if streaming is not None and streaming.done():
                 # The steps ended: with the job, or because srun can't reach the node.
+                streaming.result()
                 streaming = None
                 output.read_rest(status)
             if streaming is None and status.phase is JobPhase.RUNNING and status.batch_host:
@@ -153,6 +154,9 @@ async def _stream(output: JobOutput, run: str, status: JobStatus, viewer: JobVie
     progress = asyncio.create_task(_relay_progress(run, status, viewer)) if viewer.shows_progress else None
     try:
         await output.stream(status)
+    except BrokenPipeError:
+        wake.set()
+        raise
     finally:
         await _cancel_task(progress)
     # A step that can't reach the node ends at once, and is no reason to ask slurmctld.

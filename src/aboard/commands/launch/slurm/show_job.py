@@ -40,9 +40,10 @@ def _follow(submitted: SubmittedRun, settings: SlurmSettings) -> int:
     view = JobView(build_console(), run, clock=datetime.now)
     try:
         followed = asyncio.run(follow_run(submitted.run, submitted.job, view))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError) as error:
         view.close()
-        view.say(f"no longer following; the job is not affected:\n{format_run_commands(run)}".rstrip())
+        left = f"no longer following; the job is not affected:\n{format_run_commands(run)}".rstrip()
+        click.echo(left, err=True) if isinstance(error, BrokenPipeError) else view.say(left)
         return EXIT_INTERRUPTED
     finally:
         view.close()

@@ -1,8 +1,8 @@
 """Watches a job from a login node: its state, and the output of its script through a step on the batch host."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from aboard.commands.launch.slurm.forward_command import build_step, build_step_environment
@@ -62,8 +62,9 @@ class JobOutput:
     async def stream(self, status: JobStatus) -> None:
         """Delivers the output while the job runs."""
         tail = ["tail", "-c", f"+{self.seen + 1}", f"-s{_TAIL_SECONDS}", "-F", find_output(status)]
-        async for data in stream_step(status, tail):
-            self._deliver(data)
+        async with aclosing(stream_step(status, tail)) as parts:
+            async for data in parts:
+                self._deliver(data)
 
     def read_rest(self, status: JobStatus) -> None:
         """Delivers what was written since, if this machine sees the file."""
@@ -78,7 +79,7 @@ class JobOutput:
         self.on_bytes(data)
 
 
-async def stream_step(status: JobStatus, command: Sequence[str]) -> AsyncIterator[bytes]:
+async def stream_step(status: JobStatus, command: Sequence[str]) -> AsyncGenerator[bytes, None]:
     """What a command on the batch host writes to its stdout, until it or the job ends."""
     try:
         process = await asyncio.create_subprocess_exec(

@@ -66,7 +66,10 @@ class JobView:
             self._table.say(Text(text))
         else:
             # Not wrapped: the terminal wraps long lines and copies them as one.
-            self._console.print(Text(text), soft_wrap=True)
+            try:
+                self._console.print(Text(text), soft_wrap=True)
+            except SystemExit:  # of rich, where `| head` has closed the pipe; a task that ends by it ends the loop
+                raise BrokenPipeError from None
 
     def close(self) -> None:
         """Removes the state and the rank table; what was printed stays."""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from aboard.config.slurm_allocation import describe_node_failure
+from aboard.config.slurm_allocation import describe_node_failure, is_requeue_wanted
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.slurm.allocation import SlurmAllocation, is_batch_script
 from aboard.core.slurm.batch_script import list_request_options
@@ -92,6 +92,10 @@ def _check_requeue(
     earlier = _find_earlier_run(Runs.of(environ), allocation.job, command)
     if earlier is None:
         return f"{again}, and no earlier start of this command is recorded here: it starts from the beginning"
+    if resumes is None and is_requeue_wanted(environ, allocation):
+        return (
+            f"{again}, as its script asks with --requeue: the command starts again, and has to find its own checkpoint"
+        )
     seen = f"{again}, and run {earlier.id} had started before: the same command would start over"
     raise AboardError(diagnoses.REQUEUED, seen, "launch" if resumes is None else "train", command=command)
 

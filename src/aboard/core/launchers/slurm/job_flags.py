@@ -52,7 +52,7 @@ SAME_FLAGS = (
     *list_flags(skip_flag, "--output|-o --error|-e", note=OWN_LOGS),
     skip_flag("--propagate", takes=OPTIONAL, note="is not needed: ranks have the limits of their node"),
     *list_flags(skip_flag, "--quiet|-Q --verbose|-v", takes=NOTHING, note=_OWN_MESSAGES, accepted=("true",)),
-    skip_flag("--signal", note="is not needed: Aboard stops the ranks before the time limit"),
+    skip_flag("--signal", note="is not passed on: before the time limit, Aboard stops the ranks with SIGTERM"),
     refuse_flag(
         "--ntasks-per-gpu",
         note="the number of GPUs is not known here",

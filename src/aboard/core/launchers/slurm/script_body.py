@@ -19,6 +19,8 @@ _NOTES = {
     rf"{_START}(?:ssh|pdsh|clush|mpirun|mpiexec)\s.*(?:{_LAUNCHER}|\bpython)": "seems to start ranks without srun,"
     " which Aboard refuses when it happens: write srun torchrun once, for all nodes",
     r".*\bray\s+start\b": "seems to start Ray, whose processes Aboard does not monitor",
+    rf"{_START}trap\s.*\s(?:SIG)?USR[12]\b": "seems to trap a notice of the time limit, which Aboard gets"
+    " instead: it stops the ranks, and the trap does not run",
     r".*\s--het-group": "seems to use a part of a heterogeneous job, which Aboard refuses when it happens",
 }
 _SRUN = re.compile(r"\bsrun\s")

@@ -1,16 +1,22 @@
 """Following a job, with stand-ins for Slurm's commands; srun runs its command on this machine."""
 
 import asyncio
+import gc
+import io
+import sys
 from collections.abc import Callable
 from dataclasses import field
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from slurm_commands import SlurmStandIns
 
 from aboard.commands.launch.slurm import watch_job
 from aboard.commands.launch.slurm.follow_job import FollowedJob, follow_run
 from aboard.commands.launch.slurm.watch_job import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, POLL_GROWTH
+from aboard.commands.launch.view.job_view import JobView
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import JobStatus
 from aboard.lazy_dataclass import dataclass
@@ -44,6 +50,13 @@ class Viewer:
     def write(self, data: bytes) -> None:
         self.output += data
         self.on_output(self.output)
+
+
+class Pipe(io.StringIO):
+    """One that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
 
 
 @pytest.fixture
@@ -125,6 +138,22 @@ def test_output_is_read_here_if_srun_cannot_reach_the_node(slurm: SlurmStandIns,
     viewer = Viewer(on_output=lambda _output: show(slurm, 12, "COMPLETED"))
     assert follow(run, viewer).exit_code == 0
     assert viewer.output == b"shared\n"
+
+
+def test_a_closed_pipe_ends_the_view_without_a_traceback(
+    slurm: SlurmStandIns, run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`aboard launch … | head`: rich would end the process by SystemExit within a task, which asyncio reports."""
+    console = Console(file=Pipe())
+    # rich's own gives away the stdout of this process.
+    monkeypatch.setattr(console, "on_broken_pipe", lambda: sys.exit(1))
+    view = JobView(console, RUN, clock=datetime.now)
+    (slurm.folder / "12.out").write_text("line\n")
+    show(slurm, 12, "RUNNING")
+    with pytest.raises(BrokenPipeError):
+        follow(run, Viewer(on_output=view.write))
+    gc.collect()
+    assert not caplog.records
 
 
 def test_the_job_that_continues_a_run_is_followed_too(slurm: SlurmStandIns, run: RunDirectory) -> None:

@@ -198,6 +198,8 @@ def test_flags_of_the_command_line_win() -> None:
         ("for n in a b; do\nssh $n 'cd x; torchrun y.py' &\ndone", "line 3 seems to start ranks without srun"),
         ("srun -N1 -n1 ray start --head", "line 2 seems to start Ray"),
         ("srun --het-group=0 python x.py", "line 2 seems to use a part of a heterogeneous job"),
+        ("trap 'scontrol requeue $SLURM_JOB_ID' SIGUSR1", "line 2 seems to trap a notice of the time limit"),
+        ("trap 'rm -f x' EXIT TERM\necho trap USR1", ""),
         ("torchrun --nnodes 1 x.py\n# torchrun --nnodes 2 x.py\nscp a b:python", ""),
         ("srun bash -c '\n  torchrun --nnodes 2 x.py\n'\nexport CMD='torchrun --nnodes 2'", ""),
         ("srun torchrun --nnodes 2 x.py\nssh n2 hostname", ""),
