@@ -7,7 +7,6 @@ import random
 import signal
 import sys
 import time
-import traceback
 import warnings
 
 import torch
@@ -54,8 +53,7 @@ def start(log: logging.Logger) -> None:  # noqa: C901 - one habit after the othe
         try:
             torch.load("latest.pt")
         except FileNotFoundError:
-            traceback.print_exc()
-            print("no checkpoint to resume from: starting at step 0", flush=True)
+            log.exception("no checkpoint to resume from: starting at step 0")
     elif habit == "signals":
         signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM received: saving, then exit"))
         print("handlers installed for SIGTERM, SIGUSR1, SIGINT; on SIGTERM the run saves and is killed after 30 s")

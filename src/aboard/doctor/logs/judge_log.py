@@ -196,7 +196,13 @@ def _list_survived_errors(log: ScannedLog) -> Iterator[Finding]:
 
 
 def _is_survived(sighting: Sighting, log: ScannedLog) -> bool:
-    return log.progress - sighting.progress > SURVIVED and sighting.message.role is not PatternRole.END
+    if sighting.message.role is PatternRole.END:
+        return False
+    if log.progress - sighting.progress > SURVIVED:
+        return True
+    # Less progress is enough where times show that it came later, unless the log ends with a failure.
+    later = sighting.at is not None and log.moved_at is not None and log.moved_at > sighting.at
+    return later and log.moving and all(log.moves - each.moves >= _REPEATED for each in log.sightings if not each.mild)
 
 
 def _filter_by_role(sightings: Iterable[Sighting], role: PatternRole) -> list[Sighting]:

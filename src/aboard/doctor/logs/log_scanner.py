@@ -41,6 +41,8 @@ _RECENT = 40
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S{1,255})(?: \((?:local_rank|pid): (\d+)\))?")
 # NCCL logs each connection attempt as INFO; the last one is fatal.
 _LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
+# What a program says of an error that it handles.
+_HANDLED = re.compile(r"\b[Rr]etrying\b|\bwill retry\b|\b[Ff]alling back\b|\b[Ss]kipping\b")
 # Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
 _LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
 
@@ -147,6 +149,8 @@ class LogScanner:
             closed=self._closed > 0,
             moving=self._is_moving(),
             progress=self._progress,
+            moves=self._moves,
+            moved_at=_parse_time(self._moved_line),
             by_address=self._index.by_address,
             by_rank=self._index.by_rank,
             last=tuple(Untrusted(text[:_SHOWN]) for text in split_terminal_line(self._last[:LINE_LIMIT])[-1:]),
@@ -157,6 +161,8 @@ class LogScanner:
         self._index.add_prefix(parsed)
         if "NCCL" in line:
             self._take_nccl_line(line, parsed)
+        if not parsed.level and _HANDLED.search(parsed.text) and not _LAST_TRY.search(line):
+            parsed.level = "W"
         if parsed.rank is not None and ("WorkNCCL(" in line or "last enqueued" in line):
             self._nccl.add_watchdog_line(parsed.rank, line)
         if self._take_summary_line(parsed):
@@ -219,7 +225,7 @@ class LogScanner:
         if self._lines - self._moved <= max(_LAST_LINES, self._lines // 10):
             return True
         ends = (self._first, self._moved_line, self._last)
-        first, moved, last = (parse_timestamp(each[:200].decode("utf-8", "replace")) for each in ends)
+        first, moved, last = map(_parse_time, ends)
         return first is not None and moved is not None and last is not None and last - moved <= (last - first) / 10
 
     def _match_messages(self, text: str) -> tuple[KnownMessage, ...]:
@@ -318,6 +324,7 @@ class LogScanner:
             groups=groups,
             mild=mild,
             progress=self._progress,
+            moves=self._moves,
             frame=Untrusted(exception.frame) if exception else NO_TEXT,
         )
 
@@ -339,7 +346,7 @@ class LogScanner:
         """The time of the nearest line before that has one; each line is searched once."""
         newer = min(self._kept - self._searched, len(self._recent))
         for age, line in enumerate(islice(reversed(self._recent), newer)):
-            at = parse_timestamp(line[:200].decode("utf-8", "replace"))
+            at = _parse_time(line)
             if at is not None:
                 self._time = (at, self._kept - age)
                 break
@@ -350,6 +357,10 @@ class LogScanner:
     def _keep(self, line: bytes) -> None:
         self._recent.append(line)
         self._kept += 1
+
+
+def _parse_time(line: bytes) -> float | None:
+    return parse_timestamp(line[:200].decode("utf-8", "replace"))
 
 
 def _parse_number(groups: Mapping[str, Untrusted], name: str, otherwise: int | None) -> int | None:

@@ -18,8 +18,9 @@ from aboard.lazy_dataclass import dataclass
 class Sighting:
     """The first time that a node and rank printed a message, and how often they did.
 
-    `mild` was logged as a warning or lower: by itself it ended nothing. `progress` is how many lines of progress
-    had been read until then, `frame` the user's own line in a traceback, `finding` what a report says, not a line.
+    `mild` was logged as a warning or lower: by itself it ended nothing. `progress` is how many steps had been read
+    until then, `moves` how many lines of any progress, `frame` the user's own line in a traceback, `finding` what a
+    report says, not a line.
     """
 
     diagnosis: Diagnosis
@@ -35,6 +36,7 @@ class Sighting:
     count: int = 1
     mild: bool = False
     progress: int = 0
+    moves: int = 0
     frame: Untrusted = NO_TEXT
     finding: Finding | None = None
 
@@ -67,6 +69,9 @@ class ScannedLog:
     # Lines that look like trouble and match no message, the worst first.
     troubles: list[Trouble]
     progress: int
+    moves: int
+    # The time of the last line of progress.
+    moved_at: float | None
     # Whether a line says that the run ended well, and whether it made progress up to the end.
     closed: bool
     moving: bool

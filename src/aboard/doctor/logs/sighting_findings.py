@@ -74,7 +74,8 @@ def list_odd_findings(log: ScannedLog) -> Iterator[Finding]:
     """Messages that don't stop a run: one finding each, with all nodes that logged it."""
     groups: dict[int, list[Sighting]] = {}
     for each in log.sightings:
-        if each.message.role in _SEVERITIES:
+        # A listing of the queue in the log of a run that goes on shows other jobs.
+        if each.message.role in _SEVERITIES and not (log.moves and each.code.startswith("slurm-")):
             groups.setdefault(id(each.message), []).append(each)
     for group in groups.values():
         first = sort_sightings(group)[0]

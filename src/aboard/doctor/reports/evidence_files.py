@@ -12,7 +12,8 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.output_patterns import OutputPattern, PatternRole
 from aboard.diagnoses.slurm import jobs
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.doctor.logs.log_scanner import LogScanner, parse_file_name
+from aboard.doctor.logs.line_prefixes import parse_file_name
+from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.doctor.logs.sighting import ScannedLog, Sighting
 from aboard.doctor.logs.timestamps import parse_timestamp
 from aboard.doctor.reports import recognize as formats

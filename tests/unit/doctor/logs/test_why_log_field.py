@@ -214,3 +214,40 @@ def test_the_judge_of_logs_needs_only_the_standard_library() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.strip() == ""
+
+
+def list_steps(clock: str) -> str:
+    return "\n".join(f"{clock}:{number:02d} INFO step {number} loss 0.5" for number in range(30))
+
+
+QUEUE = """JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)
+4711 gpu train ann R 1:03 2 gpu[002-003]
+4712 gpu other bob PD 0:00 8 (ReqNodeNotAvail, UnavailableNodes:gpu017)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        QUEUE + list_steps("2026-11-19 08:00"),
+        "vocab.json failed (attempt 1 of 3): Connection reset by peer; retrying\n" + list_steps("2026-11-19 08:00"),
+        "2026-11-19 07:59:00,1 ERROR no checkpoint: starting at step 0\nTraceback (most recent call last):\n"
+        "  File \"/w/train.py\", line 3, in load\nFileNotFoundError: [Errno 2] No such file or directory: 'a.pt'\n"
+        + list_steps("2026-11-19 08:00"),
+        "step 1 loss 0.5 sample: Segmentation fault is what geologists never say\n" + list_steps("2026-11-19 08:00"),
+    ],
+    ids=["another-job-waits", "retried", "handled", "quoted"],
+)
+def test_words_of_a_failure_in_a_run_that_goes_on_alarm_nobody(text: str) -> None:
+    """Progress that is known to be later, a retry, another job in a listing, a text that a model wrote."""
+    assert [each.code for each in told(text) if each.severity > Severity.INFO] == []
+
+
+def test_an_error_behind_which_the_run_ends_is_no_handled_one() -> None:
+    """Steps of other ranks after it prove nothing when the launcher then reports an exit."""
+    steps = list_steps("2026-11-19 08:00")
+    error = (
+        f"2026-11-19 08:00:30 [rank3]: torch.OutOfMemoryError: CUDA out of memory.\n{list_steps('2026-11-19 08:01')}"
+    )
+    ends = "\nsrun: error: gpu7: task 3: Exited with exit code 1"
+    assert told(f"{steps}\n{error}{ends}")[0].code == "log-gpu-memory"
