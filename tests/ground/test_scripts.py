@@ -219,6 +219,9 @@ def test_a_launcher_that_got_through_is_ended_and_named(two: Launches) -> None:
     assert ran.code != 0
     assert "capture-escaped" in ran.said, ran.said
     assert "torchrun --nnodes 2 show.py 0" in ran.said
+    status = two.aboard("status", ran.run).stdout
+    assert "  failed  " in status
+    assert "preflight" not in status
 
 
 def test_a_script_that_fails_before_a_launcher(two: Launches) -> None:

@@ -202,6 +202,15 @@ def test_the_job_that_continues_a_run_is_found_by_its_comment(slurm: SlurmStandI
     assert read_slurm_job(run) == SlurmJob(id=12, script="/home/me/job.sh")
 
 
+def test_a_job_without_ranks_was_not_monitored(slurm: SlurmStandIns) -> None:
+    """Also where only the batch host has the record: its conductor has marked the job, whose exit code is 0."""
+    make_job_run(RUN, JOB)
+    for own, state in (("", "finished"), ("not-monitored ", "not monitored")):
+        comment = f"tests {own}aboard:{RUN}"
+        slurm.show(12, f"JobState=COMPLETED ExitCode=0:0 BatchHost=n1 Comment={comment}", comment=comment)
+        assert aboard("status").stdout.splitlines()[1].split("\t")[1] == state
+
+
 def test_why_explains_the_job_that_waits_and_not_an_older_run(slurm: SlurmStandIns) -> None:
     """Such as on a drained node: it began after the run that failed, and nobody has asked about that one."""
     older = make_job_run("20261116-1200-old-owl", '{"id": 11}')

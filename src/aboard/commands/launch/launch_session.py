@@ -23,7 +23,7 @@ from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.commands.launch.slurm.continue_job import continue_training, requeue_job
 from aboard.commands.launch.slurm.job_conductor import JobWatch, record_own_job
 from aboard.commands.launch.slurm.watch_job import VIEWER_SECONDS
-from aboard.core.exit_codes import EXIT_INTERRUPTED
+from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_INTERRUPTED
 from aboard.core.plan.plan import Plan
 from aboard.core.run.events import Event
 from aboard.core.slurm.job_ending import JobEnding
@@ -33,7 +33,7 @@ from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.scripts.node_script import ScriptEnd, ScriptObserver
+    from aboard.commands.launch.scripts.node_script import ScriptObserver
 
 # Assumed for a node without a slot count, to divide the log space among ranks.
 USUAL_SLOTS = 8
@@ -112,8 +112,8 @@ class LaunchSession:
                     on_report=on_report,
                     on_conductor=began,
                 )
-                if result.script is not None:
-                    result = self._conclude_script(result, result.script, notifier)
+                if self.spec.script is not None:
+                    result = await self._conclude_script(result, notifier)
                 if stop.conductor is not None:
                     # Now with the port that was used.
                     record.write_plan(encode_plan(stop.conductor.plan))
@@ -144,14 +144,21 @@ class LaunchSession:
             await asyncio.sleep(VIEWER_SECONDS if self.spec.run is not None else 0)
             await requeue_job(self._watch)
 
-    def _conclude_script(self, result: LaunchResult, end: "ScriptEnd", notifier: RunNotifier) -> LaunchResult:
+    async def _conclude_script(self, result: LaunchResult, notifier: RunNotifier) -> LaunchResult:
         """Records how a script ended as the end of the run, which its exit code, status, `why` and page agree on."""
-        outcome, why = result.outcome, f"the script on {end.node} {end.reason}"
-        if outcome is None:
-            if end.code == 0 and not result.refused:
-                notifier.note_end(code=0, why=f"{why}, and called no launcher", monitored=False)
-            elif end.code != 0:
-                notifier.note_end(code=end.exit_code, why=why)
+        outcome, end = result.outcome, result.script
+        why = "" if end is None else f"the script on {end.node} {end.reason}"
+        code = 0 if end is None else end.exit_code
+        if result.refused:
+            # It has run until then: no preflight has refused it.
+            notifier.note_end(code=code or EXIT_BLOCKED, why=why or result.refused[0].seen, refused=True)
+        elif outcome is None and code:
+            notifier.note_end(code=code, why=why)
+        elif outcome is None and end is not None:
+            notifier.note_end(code=0, why=f"{why}, and called no launcher", monitored=False)
+            if self._watch is not None:
+                await self._watch.mark_unmonitored()
+        if outcome is None or end is None:
             return result
         if outcome.code == 0 and end.code != 0:
             from aboard.core.launchers.capture_failures import build_late_failure  # noqa: PLC0415 - only for scripts

@@ -157,7 +157,9 @@ def _translate_end(status: JobStatus) -> SummaryState:
     """How a run ended whose record is elsewhere, by the state of its job; the conductor's exit code is the job's."""
     if status.state == "CANCELLED" or status.exit_code == EXIT_INTERRUPTED:
         return "stopped"
-    return "finished" if status.state == "COMPLETED" else "failed"
+    if status.state == "COMPLETED":
+        return "not monitored" if status.is_unmonitored else "finished"
+    return "failed"
 
 
 def _describe_forgotten(job_run: JobRun) -> str:

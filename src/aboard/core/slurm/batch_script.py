@@ -7,6 +7,7 @@ from dataclasses import field
 
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.secrets.secret_scrubber import SecretScrubber
+from aboard.core.slurm.job_state import RUN_MARK, UNMONITORED
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.lazy_dataclass import dataclass
 
@@ -17,8 +18,6 @@ _EARLIER_SECONDS = 60
 _SIGNAL_SHARE = 0.25
 _TIME = re.compile(r"(?:(?P<days>\d{1,5})-)?(?P<parts>\d{1,9}(?::\d{1,9}){0,2})")
 
-# Ends the comment of a run's job, before the run's id.
-_MARK = "aboard:"
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)(?:[=\s].*)?|(-[A-Za-z]).*")
 # The options that are keys of the section `cluster.slurm`, in the order of the script.
 _KEYS = {
@@ -70,8 +69,14 @@ def list_marked_jobs(queue: str) -> dict[str, list[int]]:
     for number, _, comment in (line.partition(" ") for line in queue.splitlines()):
         mark = comment.strip().rpartition(" ")[2]
         if number.isdecimal():
-            jobs.setdefault(mark.removeprefix(_MARK) if mark.startswith(_MARK) else "", []).append(int(number))
+            jobs.setdefault(mark.removeprefix(RUN_MARK) if mark.startswith(RUN_MARK) else "", []).append(int(number))
     return jobs
+
+
+def mark_unmonitored(comment: str) -> str:
+    """The comment of a job whose script has started no ranks; "" for a job without the mark of a run."""
+    own, _, mark = comment.rpartition(" ")
+    return " ".join([*filter(None, [own]), UNMONITORED, mark]) if mark.startswith(RUN_MARK) else ""
 
 
 def describe_written_secret(script: str) -> str | None:
@@ -157,7 +162,7 @@ def _format_options(settings: SlurmSettings, name: str, run: str | None) -> Iter
     if run is not None:
         own = [option.removeprefix("--comment").lstrip("= ").strip("\"'") for option in comments[-1:]]
         yield "# Aboard finds the job of the run by the end of the comment."
-        yield _format_option(f"--comment={' '.join([*own, _MARK + run])}")
+        yield _format_option(f"--comment={' '.join([*own, RUN_MARK + run])}")
     yield "# One task on each node: an agent of Aboard, which starts the ranks there."
     yield "#SBATCH --ntasks-per-node=1"
     yield "# If a node fails, Slurm keeps the job; Aboard reports the node, and stops the run or restarts it."

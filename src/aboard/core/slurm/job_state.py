@@ -92,6 +92,10 @@ _END_WORDS: Mapping[str, str] = {
 }
 
 
+# Ends the comment of a run's job, before the run's id; and what is before that if its script has started no ranks.
+RUN_MARK, UNMONITORED = "aboard:", "not-monitored"
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
     """One job as Slurm reports it. `state` is Slurm's word, `reason` why it waits or ended, `start` ISO or "".
@@ -111,6 +115,7 @@ class JobStatus:
     script: Untrusted = Untrusted("")
     restarts: int = 0
     exit_code: int | None = None
+    is_unmonitored: bool = False
 
     @property
     def phase(self) -> JobPhase:
@@ -146,6 +151,7 @@ def parse_job_status(text: str) -> JobStatus | None:
         script=Untrusted(fields.get("Command", "")),
         restarts=int(count) if (count := fields.get("Restarts", "")).isdecimal() else 0,
         exit_code=_parse_exit_code(fields.get("ExitCode", "")) if ended else None,
+        is_unmonitored=f"{UNMONITORED} {RUN_MARK}" in lines[0],
     )
 
 

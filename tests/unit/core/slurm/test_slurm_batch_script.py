@@ -14,8 +14,10 @@ from aboard.core.slurm.batch_script import (
     format_batch_script,
     list_marked_jobs,
     list_overriding_variables,
+    mark_unmonitored,
 )
 from aboard.core.slurm.conductor_command import build_conductor_command
+from aboard.core.slurm.job_state import parse_job_status
 from aboard.core.slurm.slurm_settings import SlurmSettings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
@@ -84,6 +86,24 @@ def test_jobs_are_found_by_the_end_of_their_comments() -> None:
     """A comment that only mentions a run marks none, and neither does one that a site has rewritten."""
     queue = f"7 project x aboard:{RUN}\n8 aboard:{RUN}\n9 (null)\n10 like aboard:{RUN} but later\nslurm: bad\n"
     assert list_marked_jobs(queue) == {RUN: [7, 8], "": [9, 10]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"project x aboard:{RUN}", f"project x not-monitored aboard:{RUN}"),
+        (f"aboard:{RUN}", f"not-monitored aboard:{RUN}"),
+        ("(null)", ""),
+    ],
+)
+def test_a_job_whose_script_started_no_ranks_is_marked(before: str, after: str) -> None:
+    """It is found as before, and a login node without its record sees the mark; other jobs' comments stay."""
+    assert mark_unmonitored(before) == after
+    if after:
+        assert list_marked_jobs(f"7 {after}\n") == {RUN: [7]}
+    status = parse_job_status(f"JobId=7 JobName=x JobState=COMPLETED Comment={after or before} ExitCode=0:0")
+    assert status is not None
+    assert status.is_unmonitored == bool(after)
 
 
 def test_the_environment_of_sbatch_does_not_override_the_script() -> None:

@@ -12,6 +12,7 @@ from aboard.commands.launch.conduct.conductor import Conductor, RunObserver
 from aboard.commands.launch.conduct.run_notifier import note_undelivered
 from aboard.core.monitoring.prometheus_text import RunFigures, format_last_metrics, format_live_metrics
 from aboard.core.run.events import Event
+from aboard.core.run.run_state import Run
 from aboard.diagnoses.usage import messages
 from aboard.durable_files import open_without_link
 from aboard.record.run_record import Record
@@ -44,10 +45,10 @@ class MetricsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is None or self._path is None or self._conductor is None:
+        if self._thread is None or self._path is None:
             return
         self._thread.join(_FINISH_SECONDS)
-        if self._conductor.run.finished is None and not self._thread.is_alive():
+        if self._conductor is not None and self._conductor.run.finished is None and not self._thread.is_alive():
             with suppress(OSError):
                 self._path.unlink()
         self._note_problem()
@@ -60,7 +61,13 @@ class MetricsFile:
     def event(self, event: Event) -> None:
         self._run_observer.event(event)
         conductor = self._conductor
-        if conductor is None or self._path is None:
+        if self._path is None:
+            return
+        if conductor is None:
+            if event.kind == "finished":
+                # A script that has started no ranks.
+                figures = RunFigures(program="", world=0, now=event.at, verdicts={})
+                self._write(format_last_metrics(Run(id=self._record.run.id), figures, event.data["code"]))
             return
         if event.kind == "verdict" and conductor.stall is not None:
             self._verdicts[conductor.stall.code] += 1

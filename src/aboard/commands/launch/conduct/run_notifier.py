@@ -84,6 +84,8 @@ class RunNotifier:
     def event(self, event: Event) -> None:
         self._run_observer.event(event)
         if self._conductor is None:
+            if event.kind == "finished" and event.data.get("monitored") is False:
+                self._tell("end", what="was not monitored", action=event.data["why"], exit_code=event.data["code"])
             return
         run, data = self._conductor.run, event.data
         verdict = self._conductor.verdict[0] if self._conductor.verdict else None
@@ -106,8 +108,11 @@ class RunNotifier:
             case _:
                 pass
 
-    def note_end(self, *, code: int, **data: Any) -> None:
-        """Records and shows the end of a script, if the last run that it started ended otherwise."""
+    def note_end(self, *, code: int, refused: bool = False, **data: Any) -> None:
+        """Records and shows the end of a script, if the last run that it started ended otherwise.
+
+        That it was refused is told by `tell_unstarted`.
+        """
         run = None if self._conductor is None else self._conductor.run
         if run is not None and run.finished is not None and run.finished.get("code") == code:
             return
@@ -115,14 +120,15 @@ class RunNotifier:
         if run is not None:
             run.apply(event)
         self._record.event(event)
-        self.event(event)
+        (self._run_observer if refused else self).event(event)
 
     # -- messages ----------------------------------------------------------------------------------------
 
     def tell_unstarted(self, blockers: Sequence[Finding]) -> None:
-        """Tells that no rank was started, if something blocked the start."""
+        """Tells that no rank was started, or no further one, if something blocked the start."""
         if blockers:
-            self._tell("failure", "end", what="was not started", verdict=blockers[0])
+            what = "was not started" if self._conductor is None else "has failed"
+            self._tell("failure", "end", what=what, verdict=blockers[0])
 
     def _tell_stall(self, verdict: Finding | None) -> None:
         """Tells of a verdict on a run that goes on, or that it stands no more; of one that comes and goes, once."""

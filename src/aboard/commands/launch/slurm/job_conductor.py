@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from aboard.core.slurm.batch_script import mark_unmonitored
 from aboard.core.slurm.job_ending import (
     JobConditions,
     JobEnding,
@@ -69,6 +70,13 @@ class JobWatch:
             cancelled = await find_cancel_notice().wait(poll)
             if is_preempted(shown := await self._show_job()) or cancelled:
                 return self._classify(shown, "SIGTERM for its step")
+
+    async def mark_unmonitored(self) -> None:
+        """Notes at the job that no ranks were watched: without shared homes, a login node knows only its exit code."""
+        job = str(self.job.id)
+        said = await run_slurm_command(["squeue", "--noheader", f"--jobs={job}", "--format=%k"], seconds=ASK_SECONDS)
+        if comment := mark_unmonitored(said.stdout.strip()):
+            await run_slurm_command(["scontrol", "update", f"JobId={job}", f"Comment={comment}"], seconds=ASK_SECONDS)
 
     async def explain_signal(self, signal: str) -> JobEnding:
         """Why this process got a signal."""

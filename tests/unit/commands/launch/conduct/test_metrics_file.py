@@ -16,8 +16,12 @@ from deadlines import wait_until
 from simulated_runs import EventList, conduct_simulated
 
 from aboard.commands.launch.conduct import metrics_file
+from aboard.commands.launch.conduct.metrics_file import MetricsFile
 from aboard.core.monitoring.notify_settings import NotifySettings
+from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
+from aboard.record.run_record import Record
+from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import run_simulator
 
@@ -85,6 +89,17 @@ def test_a_file_has_the_figures_of_a_run_and_at_its_end_only_how_it_ended(tmp_pa
     assert read_value(last, "aboard_run_exit_code") == 137
     assert read_value(last, "aboard_verdicts_total") == 2
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_script_without_ranks_leaves_its_exit_code(tmp_path: Path, folder: Path) -> None:
+    """As a run does."""
+    record = Record.open(Runs(tmp_path).open_or_create("20261116-1950-calm-crane"), ranks=1)
+    with MetricsFile(str(folder), record, EventList()) as metrics:
+        metrics.event(Event(node="", at=5.0, kind="finished", data={"code": 0, "why": "", "monitored": False}))
+    record.close()
+    last = (folder / "aboard-20261116-1950-calm-crane.prom").read_text()
+    assert read_value(last, "aboard_run_exit_code") == 0
+    assert read_value(last, "aboard_run_end_timestamp_seconds") == 5
 
 
 @pytest.mark.ci

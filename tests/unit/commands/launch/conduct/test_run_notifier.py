@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deadlines import within
@@ -11,6 +12,7 @@ from webhook_server import SECRET, WebhookServer, serve_webhook
 
 from aboard.commands.launch.conduct import run_notifier
 from aboard.commands.launch.conduct.conductor import Conductor
+from aboard.commands.launch.conduct.run_notifier import RunNotifier
 from aboard.commands.launch.launch_run import LaunchResult
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.monitoring.notify_settings import NotifySettings
@@ -19,6 +21,7 @@ from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_state import Run
 from aboard.doctor.hang import diagnoses as hang
 from aboard.record.event_log import read_events
+from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import run_simulator
@@ -68,6 +71,25 @@ def test_a_run_that_fails_is_one_message_with_its_verdict(tmp_path: Path, server
     assert rest[-1] == "then: the run has ended: rank 3 on n2 died"
     assert observer.list_data("unsent", "why") == []
     assert all(SECRET.encode() not in path.read_bytes() for path in run.path.rglob("*") if path.is_file())
+
+
+@pytest.mark.ci
+def test_a_script_without_ranks_ends_with_a_message(tmp_path: Path, server: WebhookServer) -> None:
+    """It was not monitored; a run that was refused while its script ran is told by its finding only."""
+
+    async def end(name: str, **data: Any) -> None:
+        record = Record.open(Runs(tmp_path).open_or_create(name), ranks=1)
+        async with RunNotifier(NotifySettings(env="HOOK"), record, EventList()) as notifier:
+            notifier.note_end(**data)
+        record.close()
+
+    why = "the script on n1 ended with exit code 0, and called no launcher"
+    asyncio.run(end("20261116-1950-calm-crane", code=0, why=why, monitored=False))
+    asyncio.run(end("20261116-1950-calm-otter", code=2, why="torchrun escaped", refused=True))
+    ((_at, message),) = server.posts
+    assert message["headline"] == "20261116-1950-calm-crane was not monitored"
+    assert (message["ended"], message["exit_code"]) == (True, 0)
+    assert why in message["text"]
 
 
 @pytest.mark.ci
