@@ -53,6 +53,8 @@ def read_logs(
         snapshot = reader.list_segments(query.selection.ranks)
         if not (query.follow and live):
             _refuse_unknown(reader, snapshot, query.selection)
+        if not (snapshot.ranks or query.of_script) and run.script_logs.is_dir():
+            note(f"no rank has printed anything, but a script has: aboard logs {run.id} --script")
         # For a finished run, `back` counts from its last line.
         end = now if live else reader.last_time(snapshot)
         since = EARLIEST if query.back is None else end - query.back

@@ -79,7 +79,8 @@ def parse_flags(grammar: FlagGrammar, words: Sequence[str]) -> ParsedFlags:
         raise InputError(pasted_commands.FLAG, reader.problems)
     if reader.target is None:
         seen = "the command has no script to run"
-        raise InputError.of(pasted_commands.SCRIPT, grammar.launcher, seen, "none", launcher=grammar.launcher)
+        fix = "batch" if grammar.launcher == "sbatch" else "none"
+        raise InputError.of(pasted_commands.SCRIPT, grammar.launcher, seen, fix, launcher=grammar.launcher)
     return ParsedFlags(
         launcher=grammar.launcher,
         values=values,

@@ -57,7 +57,9 @@ def apply_hostfile_slots(
     absent = [node.name for node in nodes if node.name not in slots]
     other = [node.name for node in nodes if node.slots is not None and slots.get(node.name, node.slots) != node.slots]
     shown = escape_text(hostfile)
-    notes = [f"{shown} does not choose the nodes, since they were named before `--`."]
+    in_job = any(node.transport is TransportKind.SLURM for node in nodes)
+    why = "they are those of the Slurm job" if in_job else "they were named before `--`"
+    notes = [f"{shown} does not choose the nodes, since {why}."]
     if taken:
         notes.append(f"{fold_names(node.name for node in taken)}: slots as in {shown}.")
     if absent:

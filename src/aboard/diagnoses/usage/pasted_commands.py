@@ -110,6 +110,7 @@ SCRIPT = Diagnosis(
     explanation="Ranks run a script, and the pasted command does not contain one.",
     fixes={
         "none": Advice("write the script after the flags: {launcher} … train.py"),
+        "batch": Advice("write the file after the flags: {launcher} … job.sh; a script on standard input is not read"),
         "launch": Advice("write accelerate launch … train.py"),
     },
 )
@@ -177,7 +178,10 @@ BATCH = Diagnosis(
     fixes={
         "shell": Advice("use a script of bash, with #!/bin/bash as its first line"),
         "quote": Advice("close the quote"),
-        "het": Advice("ask for one kind of node, without hetjob lines; or submit the script with sbatch itself"),
+        "het": Advice(
+            "ask for one kind of node, without hetjob lines; or write aboard launch -- torchrun … in the script,"
+            " without srun, and submit it with sbatch itself"
+        ),
         "placeholder": Advice("replace it by your own value"),
         "srun": Advice("start it on all nodes: srun torchrun …"),
         "loop": Advice("start the same command on each node of the job once, or all of them with one srun"),

@@ -61,6 +61,20 @@ def test_the_last_lines_are_folded_lines(run: RunDirectory) -> None:
     assert _told(run, LogQuery(selection=ALL, last=99, most=5)) == ["1:step h", "0,1:step i", "0,1:step j"]
 
 
+def test_a_script_without_ranks_is_pointed_to(run: RunDirectory) -> None:
+    """A script that called no launcher has printed something that only `--script` shows: nothing was said of it."""
+    record = Record.open(run, ranks=0)
+    said: list[str] = []
+    assert not list(read_logs(run, LogQuery(selection=ALL, last=9), now=0.0, note=said.append))
+    assert not said
+    record.add_script_output("n1", 0, "stdout", b"hello\n", 1.0)
+    record.flush()
+    assert not list(read_logs(run, LogQuery(selection=ALL, last=9), now=0.0, note=said.append))
+    assert said == [f"no rank has printed anything, but a script has: aboard logs {NAME} --script"]
+    assert _told(run, LogQuery(selection=ALL, of_script=True))
+    assert len(said) == 1
+
+
 def test_since_counts_from_now_or_from_the_end_of_the_run(run: RunDirectory) -> None:
     """A run that is over has last minutes too."""
     record = _steps(run, 10)

@@ -9,7 +9,7 @@ from launcher_texts import TextFiles, as_text, pasted
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.launchers.captured_launch import Capture
 from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, JobScript
-from aboard.core.launchers.node_selection import select_nodes
+from aboard.core.launchers.node_selection import apply_hostfile_slots, select_nodes
 from aboard.core.launchers.slurm.captured_steps import JobReader
 from aboard.core.plan.rank_variables import RankLayout, build_task_env
 from aboard.diagnoses import InputError
@@ -350,6 +350,20 @@ def test_the_run_of_an_srun() -> None:
     )
     assert (got.nodes, got.ranks, got.env, got.workdir, got.python) == (2, 4, {"A": "1"}, "/w", "/p/python")
     assert got.request.slurm_tasks
+
+
+def test_a_script_on_standard_input_is_refused_with_what_to_write() -> None:
+    """`aboard launch -- sbatch < job.sh`, as `sbatch` itself would read it."""
+    with pytest.raises(InputError) as caught:
+        pasted("sbatch --nodes=2")
+    assert "sbatch … job.sh; a script on standard input is not read" in str(caught.value.problems[0].fix)
+
+
+def test_a_hostfile_in_a_job_does_not_choose_the_nodes() -> None:
+    """The note names the job, since the user may have named no nodes."""
+    nodes = [Node(name=name, transport=TransportKind.SLURM, slots=2) for name in ("n1", "n2")]
+    _nodes, notes = apply_hostfile_slots(nodes, nodes, "hosts")
+    assert notes == ("hosts does not choose the nodes, since they are those of the Slurm job.",)
 
 
 def test_a_launcher_without_srun() -> None:
