@@ -11,7 +11,7 @@ from random import Random
 from typing import Self
 
 from aboard.agent.private_folders import make_private_folder
-from aboard.core.text.input_text import suggest_fix
+from aboard.core.text.input_text import find_nearest, suggest_fix
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import run_records
@@ -23,6 +23,8 @@ KEEP_BYTES = 32 * 2**30
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{4}-[a-z]+-[a-z]+")
 _GONE = ".gone-"
 _NAMES_TRIED = 20
+# Named in an error; `aboard status` lists all.
+_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,11 @@ class Runs:
             raise AboardError(run_records.RUN_NONE, f"there is no run yet under {self.base}", "launch")
         return runs[0]
 
-    def find(self, name: str | None) -> RunDirectory:
-        """The run with this id, or whose id or trailing words start with it; None means the latest."""
+    def find(self, name: str | None, what: str = "run") -> RunDirectory:
+        """The run with this id, or whose id or trailing words start with it; None means the latest.
+
+        `what` is what the name could have been.
+        """
         if name is None:
             return self.latest()
         known = {run.id: run for run in self.all()}
@@ -99,9 +104,9 @@ class Runs:
             seen = f"'{escape_text(name)}' matches {len(near)} runs: {', '.join(run.id for run in near[:5])}"
             fix = run_records.RUN_NAME.fix("longer")
         else:
-            seen = f"there is no run '{escape_text(name)}'"
-            near_names = list(known)[:20]
-            fix = suggest_fix(run_records.RUN_NAME, name, near_names) if known else run_records.RUN_NAME.fix("first")
+            seen = f"there is no {what} '{escape_text(name)}'"
+            names = list(known) if find_nearest(name, known) else list(known)[:_NAMES_SHOWN]
+            fix = suggest_fix(run_records.RUN_NAME, name, names) if known else run_records.RUN_NAME.fix("first")
         raise InputError(run_records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
 
     @property

@@ -101,6 +101,10 @@ class Sandbox:
         if existing is None or not existing.ready or not existing.alive():
             message = f"no sandbox {name!r} is up"
             if name == _DEFAULT_NAME:
+                for other in saved_state.list_sandboxes():
+                    state = saved_state.read_state(other)
+                    if state is not None and state.ready and state.alive():
+                        raise SandboxError(sandbox.DOWN, f"{message}, but {other!r} is", "other", other=other)
                 raise SandboxError(sandbox.DOWN, message, "usual")
             raise SandboxError(sandbox.DOWN, message, "named", name=name)
         return cls(existing, found=True)

@@ -109,6 +109,21 @@ def test_runs_are_found_by_a_beginning_or_by_their_words(tmp_path: Path) -> None
     assert caught.value.fix == "did you mean '20261115-0507-brave-otter'?"
 
 
+def test_an_unknown_name_lists_a_few_runs(tmp_path: Path) -> None:
+    """The newest ones; a screen of a hundred names would hide what was wrong."""
+    runs = Runs(tmp_path)
+    _made(runs, *(f"20261114-01{minute:02}-calm-owl" for minute in range(30)))
+    with pytest.raises(InputError) as caught:
+        runs.find("output", "run, and no directory")
+    assert caught.value.problems[0].seen == "there is no run, and no directory 'output'"
+    assert [f"20261114-01{minute:02}-calm-owl" in caught.value.fix for minute in (29, 25, 24, 0)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
 def test_a_run_is_live_while_its_conductor_is(tmp_path: Path) -> None:
     """Seen by the lock, which the kernel frees: a killed conductor is lost, one that released has ended."""
     (run,) = _made(Runs(tmp_path), "20261115-0507-brave-otter")

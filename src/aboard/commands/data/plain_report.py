@@ -1,7 +1,7 @@
 r"""The data report as plain lines, each of which starts with its kind, and as JSON.
 
 source train.jsonl messages: every record has `messages`, 10,000 rows
-rows 10,000, 3 of them broken
+rows 10,000, 3 of them left out
 bar 129 256 1203
 row train.jsonl:1 <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n«Hello!<|im_end|>»\n
 block data-eos all seen: all 10,000 rows …

@@ -52,7 +52,7 @@ class DataReportView:
 def list_facts(report: DataReport) -> Iterator[tuple[str, str]]:
     """Labels and figures of the training data, the most important first."""
     statistics = report.statistics
-    yield "rows", f"{statistics.rows:,}" + (f", {statistics.broken:,} of them broken" if statistics.broken else "")
+    yield "rows", f"{statistics.rows:,}" + (f", {statistics.broken:,} of them left out" if statistics.broken else "")
     lengths, unit = choose_lengths(report)
     if statistics.encoded:
         share = 100 * statistics.supervised / max(1, lengths.total)

@@ -88,7 +88,7 @@ async def export_checkpoint(
     found = find_checkpoint(request.what, request.name)
     if found is not None:
         return replace(await _convert_checkpoint(request, found.path, {}), best=found.best)
-    run = runs.find(request.what)
+    run = runs.find(request.what, "run, and no directory")
     training = read_training(read_document(run.plan))
     if training is None:
         raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} was not started by `aboard train`")

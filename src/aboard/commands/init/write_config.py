@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -52,7 +53,8 @@ async def discover_cluster(
             transport_for=transport_for,
             check_observer=check_observer,
         )
-    return summarize_facts(report.facts, probe, workdir=escape_text(str(workdir), 200))
+    found = summarize_facts(report.facts, probe, workdir=escape_text(str(workdir), 200))
+    return replace(found, at_home=Path.home().resolve() == workdir.resolve())
 
 
 def write_starter_file(output: str, nodes: FoundNodes, cluster: DiscoveredCluster, action: OutputAction) -> None:

@@ -13,7 +13,7 @@ from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import FAULTS, Fault, find_fault_class, heal_all_faults, inject_fault, list_active_faults
 from aboard.sandbox.requirements import require_root
 
-NAME_VARIABLE, NAME_HELP = "ABOARD_SANDBOX", "The sandbox to use, if there are several."
+NAME_VARIABLE, NAME_HELP = "ABOARD_SANDBOX", "The sandbox's name."
 _DEFAULT = "sandbox"
 
 

@@ -48,7 +48,8 @@ class FabricNetwork:
 class DiscoveredCluster:
     """The nodes, and what those that were reached have in common.
 
-    `source` is where their names came from; `mounts` are the network file systems that all have.
+    `source` is where their names came from; `mounts` are the network file systems that all have. `at_home` is a working
+    directory that has the user's keys, which no sync sends.
     """
 
     source: str
@@ -56,6 +57,7 @@ class DiscoveredCluster:
     nodes: tuple[DiscoveredNode, ...]
     fabric: FabricNetwork | None = None
     mounts: tuple[str, ...] = ()
+    at_home: bool = False
 
     @property
     def reached(self) -> tuple[DiscoveredNode, ...]:
@@ -91,7 +93,7 @@ def choose_next_step(cluster: DiscoveredCluster) -> NextStep:
         return NextStep(
             command="sync --env", why=f"brings files and environment to {fold_names(lacking)}", option="--on "
         )
-    if cluster.private:
+    if cluster.private and not cluster.at_home:
         names = fold_names(node.name for node in cluster.private)
         return NextStep(command="sync", why=f"brings the files of this directory to {names}", option="--on ")
     return NextStep(command="check", why="checks every node and the network between them")
@@ -115,7 +117,8 @@ def list_common_facts(cluster: DiscoveredCluster) -> Iterator[str]:
         if environment:
             yield f"{environment}, which is active here, is missing on {fold_names(names)}"
     if cluster.private:
-        yield f"{cluster.workdir} is not shared with {fold_names(node.name for node in cluster.private)}"
+        advice = "; Aboard never sends it to nodes: start in a directory below it" if cluster.at_home else ""
+        yield f"{cluster.workdir} is not shared with {fold_names(node.name for node in cluster.private)}{advice}"
     elif cluster.reached:
         yield f"{cluster.workdir} is shared with this machine"
     if cluster.mounts:

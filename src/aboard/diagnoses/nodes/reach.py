@@ -91,7 +91,10 @@ UNRESOLVED = Diagnosis(
     title="the node's name can't be resolved",
     symptoms=("ssh: Could not resolve hostname n2: Name or service not known", "Temporary failure in name resolution"),
     explanation="This machine can't find an address for the node's name, so it did not try to connect.",
-    fixes="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` for {node} in aboard.yaml",
+    fixes={
+        "": Advice("correct the name, or set `address:` for {node} in aboard.yaml"),
+        "known": "echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` for {node} in aboard.yaml",
+    },
     log_fix="getent hosts {node}    # then add it to /etc/hosts or ~/.ssh/config",
     patterns=cause(
         r"Could not resolve hostname (?P<node>\S+?):", "The connecting machine can't resolve the node's name."

@@ -98,7 +98,7 @@ SYNC_HOME = Diagnosis(
     explanation="A home directory has private keys, tokens and the list of keys that may log in. Sent to a node, they"
     " would be exposed there, and would replace the node's own `~/.ssh/authorized_keys`. Aboard sends directories below"
     " it, but none with credentials, such as `~/.ssh`, `~/.aws`, `~/.kube` or `~/.netrc`.",
-    fixes="mkdir ~/project && cd ~/project    # move your code there, then run the command again",
+    fixes="mkdir ~/project && cd ~/project    # move your code and aboard.yaml there, then run the command again",
 )
 
 SYNC_SYSTEM = Diagnosis(

@@ -124,7 +124,11 @@ DOWN = Diagnosis(
     title="no sandbox is up",
     symptoms=("no sandbox 'sandbox' is up",),
     explanation="The sandbox was never created, or the machine has rebooted since.",
-    fixes={"usual": "aboard sandbox up", "named": "aboard sandbox up --name {name}"},
+    fixes={
+        "usual": "aboard sandbox up",
+        "named": "aboard sandbox up --name {name}",
+        "other": "export ABOARD_SANDBOX={other}    # uses that sandbox; or pass --name {other}",
+    },
 )
 
 DIFFERS = Diagnosis(

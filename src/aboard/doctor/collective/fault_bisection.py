@@ -147,9 +147,12 @@ def _try_all_pairs(questions: Sequence[_Within | _Between]) -> Generator[list[No
     """Without a known good node, tries every pair and blames the nodes in most failing pairs."""
     stuck = [question.nodes for question in questions if isinstance(question, _Within)]
     names = [name for nodes in stuck for name in nodes]
-    if len(names) <= PAIR or len(names) > MOST_STUCK:
-        # With two nodes and nothing to compare, only the link can be blamed.
+    if len(names) > MOST_STUCK:
         return stuck
+    if len(names) <= PAIR:
+        # With two nodes and nothing to compare, only the link can be blamed, if it fails again.
+        again = yield from _try_groups([tuple(names)])
+        return [] if again.get(tuple(names)) else stuck
     succeeded = yield from _try_groups(combinations(names, PAIR))
     return [
         blame

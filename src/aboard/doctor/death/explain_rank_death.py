@@ -356,7 +356,8 @@ def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, explanation: DeathExp
     if not (before is not None and after is not None and after > before):
         return explanation
     kills = after - before
-    limit = f"; its cgroup uses {format_size(node.held or 0)} of {format_size(node.limit)}" if node.limit else ""
+    # What is used now says nothing: the process that used the memory is gone.
+    limit = f"; its cgroup is limited to {format_size(node.limit)}" if node.limit else ""
     total = (
         f"; {format_size(node.free or 0)} of {format_size(node.memory)} is free"
         if node.memory and not node.limit

@@ -154,12 +154,11 @@ def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
         return reach.KEY_REFUSED.fix("mode", path=key[1])
     if contact.reason is UnreachableReason.OLD_PYTHON and (newer := _find_newer_python(facts, node, contact)):
         return reach.OLD_PYTHON.fix("newer", path=newer, node=node.name)
-    address = _get_known_address(facts, node) or "ADDRESS"
     diagnosis = reach.UNREACHED[contact.reason]
+    if contact.reason is UnreachableReason.UNRESOLVED and (address := _get_known_address(facts, node)):
+        return diagnosis.fix("known", line=f"{address} {node.target}", node=node.name)
     variant = "srun" if node.transport is TransportKind.SLURM and "srun" in diagnosis.templates else ""
-    return diagnosis.fix(
-        variant, **_build_fix_values(node), trust=_format_trust_command(facts.cluster), line=f"{address} {node.target}"
-    )
+    return diagnosis.fix(variant, **_build_fix_values(node), trust=_format_trust_command(facts.cluster))
 
 
 def _find_newer_python(facts: Facts, node: Node, contact: UnreachedNode) -> str:

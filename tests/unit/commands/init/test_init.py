@@ -132,6 +132,14 @@ def test_the_next_command(nodes: list[DiscoveredNode], command: str) -> None:
     assert choose_next_step(found(*nodes)).command == command
 
 
+def test_the_next_command_is_no_sync_of_the_home() -> None:
+    """`aboard sync` would refuse it; the summary says where to start instead."""
+    home = found(reached("a"), reached("b", shares_workdir=False), at_home=True)
+    assert choose_next_step(home).command == "check"
+    lines = list(InitSummary(home, output="aboard.yaml", default=True).lines())
+    assert any("is not shared with b; Aboard never sends it to nodes" in line for line in lines)
+
+
 def test_an_unreached_node_is_written_too(files: Path) -> None:
     """Without any contact the file has the nodes, and says where they came from and what comes next."""
     done = run("n[1-2]", "--yes")

@@ -753,7 +753,7 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
         find_checkpoint("empty")
     assert find_checkpoint("nobody") is None
     request = ExportRequest(what="nobody", to=tmp_path / "to", cache=tmp_path / "cache")
-    with pytest.raises(AboardError, match="there is no run 'nobody'"):
+    with pytest.raises(AboardError, match="there is no run, and no directory 'nobody'"):
         asyncio.run(export_checkpoint(request, runs))
 
 

@@ -169,9 +169,10 @@ def test_who_says_whom_it_waits_for() -> None:
     assert len(world.rounds) == 3
 
 
-def test_a_failure_that_does_not_come_back() -> None:
+@pytest.mark.parametrize("count", [2, 6])
+def test_a_failure_that_does_not_come_back(count: int) -> None:
     """It is an info, and the table is that of the second job."""
-    world = World()
+    world = World(count)
     facts = world.hold(
         lambda _name, task, ranks: _fails(task, ranks, set()) if len(world.rounds) == 1 else {},
     )

@@ -272,10 +272,11 @@ def _seen(rank: int, **node: Any) -> dict[str, NodeSnapshot]:
 def test_a_kill_for_want_of_memory_is_the_kernels_own_word() -> None:
     """Its counter has grown since the run began; without that, a SIGKILL may be anybody's."""
     run = Run.replay("r", [_event("exited", 1, code=-9)])
-    grown = _seen(1, oom_before=2, oom_kills=3, limit=512 << 20, held=511 << 20)
+    grown = _seen(1, oom_before=2, oom_kills=3, limit=512 << 20, held=23 << 20)
     (finding,) = ending(Evidence(plan=PLAN, run=run, snapshots=grown))
     assert finding.code == "run-out-of-memory"
-    assert "511 MiB of 512 MiB" in finding.seen
+    assert finding.seen.endswith("its cgroup is limited to 512 MiB")
+    assert "23 MiB" not in finding.seen  # what is left after the kill
     same = _seen(1, oom_before=3, oom_kills=3)
     assert ending(Evidence(plan=PLAN, run=run, snapshots=same))[0].code == "run-killed"
 

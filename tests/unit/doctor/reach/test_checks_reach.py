@@ -158,6 +158,12 @@ def test_another_node_knows_the_address() -> None:
     assert finding.fix.startswith("echo '10.0.0.1 n1' | sudo tee -a /etc/hosts    # here")
 
 
+def test_an_unknown_address_is_in_no_command() -> None:
+    """A mistyped name has none: `echo 'ADDRESS n1' | sudo tee -a /etc/hosts` would have damaged the file."""
+    (finding,) = _judge(UnreachedNode(reason=UnreachableReason.UNRESOLVED, said=""))
+    assert finding.fix == "correct the name, or set `address:` for n1 in aboard.yaml"
+
+
 def test_nobody_is_asked_for_names_that_are_known() -> None:
     """Where all could be resolved, there is no round."""
     with pytest.raises(StopIteration):

@@ -129,7 +129,9 @@ class RunVerdicts:
         self._messages.note_dropped(at_end=True)
         evidence = self.build_evidence(plan)
         unhurt = end.asked or end.stuck
-        findings = conclude_run(evidence, self._standing, unhurt=unhurt).findings
+        # The monitor's own is the same verdict with the figures of its last look.
+        standing = self._standing and (self.watch.verdict or self._standing)
+        findings = conclude_run(evidence, standing, unhurt=unhurt).findings
         if not unhurt:
             self._record_snapshot(evidence, findings, ended=True)
         # Aboard ended the run because ranks started launchers; clocks may put their deaths before that.

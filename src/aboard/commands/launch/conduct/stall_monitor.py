@@ -50,9 +50,14 @@ class StallMonitor:
         self._suspected = self._loss_judged = float("-inf")
 
     @property
+    def verdict(self) -> Finding | None:
+        """The verdict that stands, as it was last judged."""
+        return _get_reportable(self.why)
+
+    @property
     def acts_at(self) -> float | None:
         """When the verdict is acted upon, if it stands until then."""
-        verdict = _get_reportable(self.why)
+        verdict = self.verdict
         is_stuck = self._act is not None and verdict is not None and verdict.severity is Severity.BLOCK
         return self._since + self._stays if is_stuck else None
 

@@ -136,6 +136,24 @@ def test_a_stall_and_its_end_are_a_message_each(tmp_path: Path, server: WebhookS
 
 
 @pytest.mark.ci
+def test_a_run_that_is_stopped_while_it_is_stuck_ends_with_the_verdict_of_the_last_look(
+    tmp_path: Path, server: WebhookServer
+) -> None:
+    """How long ranks have waited is what it was then, not when the verdict was new."""
+
+    def stall(conductor: Conductor, event: Event) -> None:
+        if event.kind == "stepping":
+            for seen in ("1 other rank has waited 5 s", "1 other rank has waited 47 s"):
+                verdict = hang.MISMATCH.finding(nodes=("n2",), ranks=(3,), seen=seen)
+                conductor.verdicts.watch._settle(Judgement(findings=(verdict,)))
+            conductor.stop("that is all")
+
+    launched = conduct(tmp_path, {}, EventList(stall))
+    assert launched.outcome is not None
+    assert [finding.seen for finding in launched.outcome.findings] == ["1 other rank has waited 47 s"]
+
+
+@pytest.mark.ci
 def test_only_the_events_that_were_asked_for_are_told(tmp_path: Path, server: WebhookServer) -> None:
     """A failed run is told to those who only want to hear of its end, too."""
     killed = {"n2": FakeNodeFaults(kills={"1/3": 0.3, "2/3": 0.3})}
