@@ -210,7 +210,7 @@ def test_nodes_are_checked_again_as_the_run_reaches_them() -> None:
     assert build_check_command(named, ["n3", "n1"]) == "aboard check n3 n1"
     # What a launch chooses by itself stands in no file.
     chosen = Interpreter(path="/opt/py/bin/python", origin=InterpreterSource.VIRTUAL_ENV)
-    plain = tuple(replace(part, node=replace(part.node, interpreter=chosen)) for part in plain)
+    plain = tuple(replace(part, node=replace(part.node, interpreter=chosen, workdir="/home/me/run")) for part in plain)
     assert (
         build_check_command(replace(given, plan=replace(given.plan, parts=plain)), ["n3", "n1"]) == "aboard check n3 n1"
     )

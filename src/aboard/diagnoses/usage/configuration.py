@@ -138,7 +138,7 @@ FILE = Diagnosis(
         "long": Advice("pass the right file"),
         "foreign": Advice("put a regular file there; one that you name on the command line may also be a link"),
         "encoding": Advice("save it as UTF-8, or pass the right file"),
-        "config": "write one with: aboard init gpu01 gpu02",
+        "config": Advice("correct the path, or write ./aboard.yaml with `aboard init`"),
         "hostfile": Advice('write one, with a line such as "worker-0 slots=8" for each node'),
         "own-hostfile": Advice("specify an existing hostfile"),
         "template": Advice("specify a file with a chat template"),

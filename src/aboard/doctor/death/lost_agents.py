@@ -106,7 +106,7 @@ def _count_ranks(ranks: tuple[int, ...]) -> str:
 def _describe_pause(generation: Generation) -> str:
     return (
         f"the conductor (the `aboard` process on this machine) did not run for {format_duration(generation.paused)}:"
-        " a signal stopped it, the machine was suspended, or its disk did not answer"
+        " a signal stopped it, the machine was suspended or out of memory, or its disk did not answer"
     )
 
 

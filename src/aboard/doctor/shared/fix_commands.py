@@ -37,7 +37,10 @@ def build_check_command(evidence: Evidence, nodes: Iterable[str], only: str = ""
     names = list(dict.fromkeys(nodes))
     found = [known[name] for name in names if name in known]
     # A configured interpreter shows in `python` or `setup` too; one that a launch chose is in no file.
-    plain = all(replace(node, interpreter=None) == Node(name=node.name, slots=node.slots) for node in found)
+    # So is the working directory, which a launch sets on every node.
+    plain = all(
+        replace(node, interpreter=None, workdir=None) == Node(name=node.name, slots=node.slots) for node in found
+    )
     every = set(names) == set(known) and not plain
     words = [
         "aboard check",
