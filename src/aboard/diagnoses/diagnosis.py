@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import IntEnum
 from functools import partial
 
-from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, FixTemplates, Value, name_blanks
+from aboard.diagnoses.fixes import NO_FIX, Advice, Fix, FixCommand, FixTemplate, FixTemplates, Value, name_blanks
 from aboard.diagnoses.output_patterns import USUAL_PRECEDENCE, OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
 from aboard.lazy_dataclass import dataclass
@@ -54,7 +54,8 @@ class Diagnosis:
 
     def fix(self, variant: str = "", /, **values: Value) -> Fix:
         """One of its fixes, with the values filled in."""
-        return Fix(self.templates[variant].fill(values), variant=variant, values=values)
+        template = self.templates[variant]
+        return Fix(template.fill(values), variant=variant, values=values, is_advice=isinstance(template, Advice))
 
     def finding(
         self,

@@ -27,16 +27,20 @@ class Shell(str):
 
 
 class Fix(Shell):
-    """The filled-in fix of a failure, with its variant and its values."""
+    """The filled-in fix of a failure, with its variant and its values; `is_advice` is for one without any command."""
 
     variant: str
     values: "Mapping[str, Value]"
+    is_advice: bool
 
-    def __new__(cls, text: str, *, variant: str = "", values: "Mapping[str, Value] | None" = None) -> Self:
+    def __new__(
+        cls, text: str, *, variant: str = "", values: "Mapping[str, Value] | None" = None, is_advice: bool = False
+    ) -> Self:
         # A typed command keeps its words as they are; a control character in one of them must not reach a screen.
         fix = super().__new__(cls, escape_lines(text))
         fix.variant = variant
         fix.values = values or {}
+        fix.is_advice = is_advice
         return fix
 
 
@@ -90,7 +94,10 @@ def join_lines(*commands: Shell) -> Shell:
 def join_fixes(*fixes: Fix) -> Fix:
     """Joins fixes, one per line; empty ones are skipped. The variant is that of the first."""
     some = [fix for fix in fixes if fix]
-    return Fix("\n".join(some), variant=some[0].variant, values=some[0].values) if some else NO_FIX
+    if not some:
+        return NO_FIX
+    is_advice = all(fix.is_advice for fix in some)
+    return Fix("\n".join(some), variant=some[0].variant, values=some[0].values, is_advice=is_advice)
 
 
 def list_blanks(template: FixTemplate) -> set[str]:

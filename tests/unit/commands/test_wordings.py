@@ -36,7 +36,7 @@ from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_state import Run
 from aboard.core.slurm.batch_script import describe_missing_cores
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.diagnoses import AboardError, Shell, Unreachable
+from aboard.diagnoses import AboardError, Advice, Diagnosis, Shell, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.usage import commands
 from aboard.doctor.hang.collective_hang import format_collective
@@ -98,9 +98,8 @@ def write_starter() -> str:
     return format_starter_file(parse_node_names(("n1",)), found)
 
 
-def show_on_narrow_terminal() -> str:
+def show_on_narrow_terminal(error: AboardError) -> str:
     out = io.StringIO()
-    error = AboardError(commands.WHY_CODE, "there is no code or run 'x'", "list")
     show_error(Console(file=out, width=60, force_terminal=True, no_color=True, highlight=False), error)
     return "\n".join(line.rstrip() for line in out.getvalue().replace("\x1b[0m", "").splitlines())
 
@@ -109,6 +108,12 @@ def name_master(request: LaunchRequest) -> str:
     return "".join(describe_unused_master(NODES, request, {"MASTER_ADDR": "192.168.0.9"}))
 
 
+ADVISED = Diagnosis(
+    code="test-advised",
+    title="an odd flag",
+    explanation="It is odd.",
+    fixes=Advice("write a whole number after the flag that you have typed, or leave the flag out"),
+)
 REQUEST = LaunchRequest(program=SCRIPT)
 # What is rendered, the texts expected, those that must not appear.
 ROWS: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] = {
@@ -132,9 +137,14 @@ ROWS: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] = {
     "why with a log": (explain_log_file, ("aboard why --log train.log",), ("did you mean",)),
     "two active runs": (stop_one_of_two, ("2 runs are active", "stop 20261119-0100-", "stop 20261119-0200-"), ()),
     "a remark beside a fix": (
-        show_on_narrow_terminal,
+        lambda: show_on_narrow_terminal(AboardError(commands.WHY_CODE, "there is no code or run 'x'", "list")),
         ("# lists all codes; aboard status lists all runs\n", "\n       aboard why --codes"),
         ("codes    #",),
+    ),
+    "advice on a narrow terminal": (
+        lambda: show_on_narrow_terminal(AboardError(ADVISED, "it is odd")),
+        ("  fix  write a whole number after the flag that you have\n       typed, or leave the flag out",),
+        (),
     ),
     "break --list of a named sandbox": (
         lambda: aboard("sandbox", "break", "--list", "--name", "other").stdout,

@@ -136,7 +136,12 @@ def _change_fixes(findings: Sequence[Finding], pattern: re.Pattern[str], instead
     return tuple(
         replace(
             each,
-            fix=Fix(pattern.sub(instead, each.fix), variant=each.fix.variant, values=each.fix.values),
+            fix=Fix(
+                pattern.sub(instead, each.fix),
+                variant=each.fix.variant,
+                values=each.fix.values,
+                is_advice=each.fix.is_advice,
+            ),
             consequences=_change_fixes(each.consequences, pattern, instead),
         )
         for each in findings

@@ -278,6 +278,25 @@ def test_the_command_line(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) ->
     assert "run-raised" in told.stdout
 
 
+def test_a_bundle_with_remarks_only_exits_as_a_healthy_one(tmp_path: Path) -> None:
+    """As --log does: an info never sets the exit code."""
+    run = RunDirectory(tmp_path / "20261115-0800-brave-otter")
+    run.make()
+    record = Record.open(run, ranks=2)
+    record.write_plan(PLAN)
+    record.event(Event(node="", seq=0, at=1.0, kind="generation", data={"number": 1}))
+    for rank, node in enumerate(("n1", "n2")):
+        record.event(Event(node=node, seq=1, at=2.0, kind="started", child=str(rank), rank=rank))
+        record.event(Event(node=node, seq=2, at=3.0, kind="exited", child=str(rank), rank=rank, data={"code": 0}))
+    record.event(Event(node="n2", seq=3, at=2.5, kind="continued", data={"process": "guard"}))
+    record.event(Event(node="", seq=4, at=4.0, kind="finished", data={"code": 0, "why": "all ranks ended"}))
+    record.close()
+    write_bundle(run.id, pack_run(run, SecretScrubber()).data(), tmp_path / "b.tar.gz")
+    told = aboard("why", "--bundle", str(tmp_path / "b.tar.gz"))
+    assert "run-agent-disturbed" in told.stdout
+    assert told.code == 0
+
+
 def test_paths_that_lead_outside_are_passed_by(tmp_path: Path) -> None:
     """Nothing is unpacked, and a name with a path is no part of a bundle."""
     parts = {"aboard-bundle/manifest.json": manifest(), "../evil.json": b"{}", "/etc/evil.json": b"{}",

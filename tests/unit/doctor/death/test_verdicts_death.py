@@ -172,6 +172,21 @@ def test_a_node_that_is_gone_comes_before_cries_about_it() -> None:
         ),
         (_event("failed", 1, why="can't start nope: not there"), (), "run-not-started", "nope", "command -v nope"),
         (
+            _event("failed", 1, why="can't start ./run.sh: Permission denied"),
+            (),
+            "run-not-started",
+            "./run.sh",
+            "chmod +x ./run.sh    # on n2; then launch again",
+        ),
+        (
+            # A program of PATH has its x bit: its directory or its interpreter can't be read.
+            _event("failed", 1, why="can't start nope: Permission denied"),
+            (),
+            "run-not-started",
+            "nope",
+            "command -v nope",
+        ),
+        (
             _event("exited", 1, code=2),
             ("python3: can't open file '/x/t.py': [Errno 2]",),
             "run-exited",

@@ -35,7 +35,7 @@ def _join_group(group: list[Finding]) -> Finding:
         ranks=tuple(rank for finding in group for rank in finding.ranks),
         seen=seen.replace(_NAME, fold_names(nodes)),
         why=why.replace(_NAME, fold_names(nodes)),
-        fix=Fix("\n".join(_repeat_for_nodes(line, nodes) for line in fix.splitlines())),
+        fix=Fix("\n".join(_repeat_for_nodes(line, nodes) for line in fix.splitlines()), is_advice=first.fix.is_advice),
     )
 
 
