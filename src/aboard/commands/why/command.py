@@ -200,6 +200,7 @@ def _describe_end(run: RunDirectory) -> str:
 
 _LOG_EXIT_CODES = {"verdict": EXIT_BLOCKED, "trouble": EXIT_WARNED}
 _MOST_UNREAD = 8
+_MOST_NETWORKS = 8
 _CLEAN = {
     "completed": "no failure was found; the log says that the run completed",
     "progress": "no failure was found; the run makes progress up to the end of the log",
@@ -228,8 +229,9 @@ def print_log_explanation(names: Sequence[str], *, as_json: bool, report_unknown
                 click.secho(f"  {line.visible(200)}", dim=True)
         if explanation.findings:
             click.secho(f"aboard why {explanation.findings[0].code}    # explains this code", dim=True)
-        for each in explanation.unread[:_MOST_UNREAD]:
-            click.secho(f"not judged: {escape_text(each)}", dim=True)
+        unread = [f"not judged: {escape_text(each)}" for each in explanation.unread[:_MOST_UNREAD]]
+        for each in (*(line.visible(400) for line in explanation.nccl[:_MOST_NETWORKS]), *unread):
+            click.secho(each, dim=True)
     sys.exit(_LOG_EXIT_CODES.get(explanation.outcome, 0))
 
 

@@ -16,6 +16,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.diagnoses.usage import commands
 from aboard.doctor.logs.judge_log import find_outcome, judge_log
 from aboard.doctor.logs.log_scanner import LINE_LIMIT, LogScanner
+from aboard.doctor.logs.nccl_log import describe_network
 from aboard.doctor.reports.evidence_files import MOST_BYTES, EvidenceFiles
 from aboard.doctor.reports.recognize import HEAD_BYTES, find_unread_format, recognize_format
 from aboard.lazy_dataclass import dataclass
@@ -35,7 +36,8 @@ class LogExplanation:
     `outcome` is what they come to: verdict, trouble (that Aboard doesn't recognize), completed, progress (up to the
     end), healthy (a report that says so), or unknown (whether the run went on). `before` is the lines before the
     trouble, `unknown` the unrecognized lines worth reporting, each behind those before it. `kinds` is what each file
-    is, `unread` what was not judged, and why.
+    is, `unread` what was not judged, and why; `nccl` is what NCCL says of the run: its version, ranks and
+    nodes, and how they are connected.
     """
 
     findings: tuple[Finding, ...]
@@ -45,6 +47,7 @@ class LogExplanation:
     outcome: str
     before: tuple[Untrusted, ...] = ()
     unknown: tuple[Untrusted, ...] = ()
+    nccl: tuple[Untrusted, ...] = ()
     kinds: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -84,6 +87,7 @@ def diagnose_logs(names: Iterable[str], *, progress: OnLogProgress | None = None
         before=reading.troubles[0].before if reading.troubles else (),
         unknown=tuple(line for each in reading.troubles[:_REPORTED] for line in (*each.before, each.text)),
         kinds=reading.kinds,
+        nccl=tuple(map(Untrusted, describe_network(reading.nccl))),
         unread=tuple(f"{problem.where} {problem.seen}" for problem in unread),
     )
 

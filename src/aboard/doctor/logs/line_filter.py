@@ -27,6 +27,8 @@ _WORDS = (
     *("Reason=", "exhausted", "WARN", "CRITICAL", "anic", "<0>", "<1>", "<2>", "<3>", "ERR", "Oops", "BUG:"),
     *("on-zero", "tarting", "ever ", "ould not", "ouldn't", "ailing", "behind", "rejected", "limit ", "Rank  0"),
     *("ABORT", "set by environment", "set to", "NET/OFI", "PMI", "amdgpu", "omponent:", "mporting docker"),
+    *(" via NET/", " via P2P", " via SHM", "et plugin", "/Plugin", "coll channels", "internal tuner", "GDR "),
+    *("GPU Direct",),
 )
 _TRIGGERS = WordIndex(_WORDS)
 _SEVERE = re.compile(r"(?:^|[\s:>\]])[EF]\d{3,4} \d\d:|\[[EF](?:\d{3,4} [\d:.]+)?(?:\]| \S+:\d+\])")

@@ -18,7 +18,7 @@ from aboard.doctor.logs.line_prefixes import (
     parse_log_line,
     split_terminal_line,
 )
-from aboard.doctor.logs.nccl_log import NcclLogSummary, parse_nccl_line
+from aboard.doctor.logs.nccl_log import NcclLogSummary, parse_nccl_line, parse_version
 from aboard.doctor.logs.pattern_keywords import WordIndex, extract_keywords
 from aboard.doctor.logs.sighting import ScannedLog, Sighting
 from aboard.doctor.logs.timestamps import parse_timestamp
@@ -161,8 +161,8 @@ class LogScanner:
         self._index.add_prefix(parsed)
         if "NCCL" in line:
             self._take_nccl_line(line, parsed)
-        if not parsed.level and _HANDLED.search(parsed.text) and not _LAST_TRY.search(line):
-            parsed.level = "W"
+            if " NCCL INFO Channel " in line:
+                return
         if parsed.rank is not None and ("WorkNCCL(" in line or "last enqueued" in line):
             self._nccl.add_watchdog_line(parsed.rank, line)
         if self._take_summary_line(parsed):
@@ -244,6 +244,7 @@ class LogScanner:
     def _take_nccl_line(self, line: str, parsed: ParsedLogLine) -> None:
         own = parse_nccl_line(line)
         if own is None:
+            self._nccl.version = parse_version(line) or self._nccl.version
             return
         self._nccl.take(own)
         self._index.add_nccl_line(own, self._nccl)
@@ -301,7 +302,8 @@ class LogScanner:
             name.rstrip("234"): Untrusted(value[:_MOST_OF_GROUP]) for name, value in found.groupdict().items() if value
         }
         node, rank = self._find_source(parsed, groups)
-        mild = parsed.mild and message.role in (PatternRole.CAUSE, PatternRole.WAIT, PatternRole.ECHO)
+        handled = _HANDLED.search(text) is not None and not _LAST_TRY.search(text)
+        mild = (parsed.mild or handled) and message.role in (PatternRole.CAUSE, PatternRole.WAIT, PatternRole.ECHO)
         key = (id(message), node, rank, mild, len(self._files))
         before = self._seen.get(key)
         if before is not None:

@@ -5,9 +5,11 @@ Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN is preceded by its source l
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.text.input_text import format_count
 from aboard.core.text.rank_sets import name_ranks
 from aboard.lazy_dataclass import dataclass
 
@@ -37,6 +39,25 @@ _FABRIC = re.compile(
     r"NCCL_IB_DISABLE set (?:by environment )?to 1|NCCL_IB_HCA set (?:by environment )?to \S+|NET/OFI .{0,80}"
     r"|NCCL_NET set (?:by environment )?to (?!Socket)\S+"
 )
+# `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA(PCI)/Shared`, `via P2P/CUMEM`, `via SHM/direct`.
+_WAY = re.compile(
+    r"^Channel .{1,100}? via (NET/[A-Za-z][A-Za-z ]{0,40}|P2P|SHM|direct shared memory)(?:\S{0,40}(/GDRDMA))?"
+)
+_DIRECT = re.compile(r"GPU Direct RDMA (?:\(\w+\) )?([Ee]nabled|[Dd]isabled) for HCA|use ring PXN \d GDR ([01])")
+_PLUGIN = re.compile(
+    r"Loaded net plugin (.{1,60}?) \(v\d+\)|NET/Plugin ?: (?:No plugin found|Could not find|Using internal)()"
+)
+_TUNER = re.compile(r"TUNER/Plugin: (?:Using|Loaded|Plugin name)[\w ]{0,30}? ([\w./-]{1,80})$|using (internal) tuner")
+_CHANNELS = re.compile(r"^(\d{1,6}) coll channels")
+# torch's description of a process group, and what people call it.
+_GROUP = re.compile(r"\[PG (?:ID \S{1,20} PG )?GUID \w{0,80}\(([\w. -]{1,80})\)")
+_GROUP_KINDS = {
+    "expert": re.compile(r"(?i)expert|moe|(?:^|_)ep(?:_|$)"),
+    "tensor": re.compile(r"(?i)tensor|(?:^|_)tp(?:_|$)"),
+    "pipeline": re.compile(r"(?i)pipeline|(?:^|_)pp(?:_|$)"),
+    "context": re.compile(r"(?i)context|(?:^|_)cp(?:_|$)"),
+    "data": re.compile(r"(?i)data|(?:^|_)(?:dp|fsdp|ddp)(?:_|$)"),
+}
 _NODES = re.compile(r"\bnNodes (\d{1,6})")
 MOST_RANKS = 100_000
 
@@ -66,6 +87,12 @@ class NcclRank:
     hcas: tuple[str, ...] = ()
     # What the log says that only a node with a fabric would say.
     fabric: str = ""
+    plugin: str | None = None
+    tuner: str = ""
+    channels: str = ""
+    # How channels go, and whether GPUDirect RDMA is on where no channel says so.
+    ways: set[str] = field(default_factory=set)
+    direct: bool | None = None
     started: bool = False
     completed: bool = False
     aborted: bool = False
@@ -100,8 +127,12 @@ class NcclLogSummary:
 
     ranks: dict[tuple[str, int], NcclRank] = field(default_factory=dict)
     nodes: int = 1
+    # Of a line without a prefix, as NCCL wrote it up to 2.22.
+    version: str = ""
     works: dict[int, NcclWork] = field(default_factory=dict)
     last: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # The description of the process group whose work timed out, by rank.
+    groups: dict[int, str] = field(default_factory=dict)
 
     def take(self, line: NcclLine) -> None:
         """Adds one line of NCCL's own."""
@@ -119,6 +150,8 @@ class NcclLogSummary:
         work = parse_work(text)
         if work is not None and len(self.works) < MOST_RANKS:
             self.works.setdefault(rank, work)
+        if (found := _GROUP.search(text)) and len(self.groups) < MOST_RANKS:
+            self.groups.setdefault(rank, found[1])
         last = _LAST.search(text)
         if last and rank not in self.last and len(self.last) < MOST_RANKS:
             self.last[rank] = int(last["enqueued"]), int(last["completed"])
@@ -138,6 +171,11 @@ def parse_nccl_line(text: str) -> NcclLine | None:
     if found is None:
         return None
     return NcclLine(host=found["host"], pid=int(found["pid"]), level=found["level"], text=found["text"])
+
+
+def parse_version(text: str) -> str:
+    found = _VERSION.search(text)
+    return found[1] if found else ""
 
 
 def parse_work(text: str) -> NcclWork | None:
@@ -195,6 +233,53 @@ def format_stall(stall: NcclStall) -> str:
     return f"{start}; {name_ranks(stall.blamed)} {stall.how}" if stall.blamed else f"{start}; {stall.how}".rstrip("; ")
 
 
+def name_group(log: NcclLogSummary) -> str:
+    """Which process group the ranks waited in, where torch's description is the same for all of them."""
+    names = {log.groups.get(rank, "") for rank in log.works}
+    name = names.pop() if len(names) == 1 else ""
+    if not name or name == "default_pg":
+        return ""
+    kind = " ".join(kind for kind, words in _GROUP_KINDS.items() if words.search(name))
+    return f"the {kind} parallel group ({name})" if kind else f"the group {name}"
+
+
+def describe_network(log: NcclLogSummary) -> Iterator[str]:
+    """What NCCL says of itself in a few lines: the run, then each network with the nodes that use it."""
+    ranks = [each for each in log.ranks.values() if each.network or each.ways]
+    if not ranks:
+        return
+    hosts = list(dict.fromkeys(each.host for each in ranks))
+    versions = "/".join(sorted({each.version for each in log.ranks.values() if each.version} or {log.version}))
+    facts = [format_count(log.world or len(ranks), "rank"), f"{format_count(len(hosts), 'node')} in the log"]
+    facts += [f"{each} channels" for each in sorted({each.channels for each in ranks if each.channels})[:1]]
+    facts += [f"tuner {each}" for each in sorted({each.tuner for each in ranks if each.tuner})[:1]]
+    yield f"NCCL {versions}".rstrip() + ": " + ", ".join(facts)
+    alike: dict[str, list[str]] = {}
+    for host in hosts:
+        alike.setdefault(_describe_node([each for each in ranks if each.host == host]), []).append(host)
+    for text, names in alike.items():
+        yield f"{fold_names(names)}: {text}"
+
+
+def _describe_node(ranks: list[NcclRank]) -> str:
+    """The network of one node, GPUDirect, the plugin, and how GPUs inside the node are connected."""
+    ways = set[str]().union(*(each.ways for each in ranks))
+    across = sorted(way for way in ways if way.startswith("NET/"))
+    network = next((each.network for each in ranks if each.network), across[0].split("/")[1] if across else "")
+    adapters = ranks[0].interface if network == "Socket" else ", ".join(ranks[0].hcas[:8])
+    parts = [f"{network} over {adapters}" if adapters else network] if network else []
+    if network != "Socket":
+        direct = {way.endswith("/GDRDMA") for way in across} or {
+            each.direct for each in ranks if each.direct is not None
+        }
+        said = {(): "not logged", (True,): "on", (False,): "off"}.get(tuple(direct), "on some channels only")
+        parts.append(f"GPUDirect RDMA {said}")
+    plugins = {each.plugin for each in ranks} - {None}
+    parts += [f"plugin {each}" if each else "no plugin" for each in sorted(map(str, plugins))[:1]]
+    inside = sorted(way for way in ways if not way.startswith("NET/"))
+    return "; ".join([*parts, *([f"inside the node {', '.join(inside)}"] if inside else [])])
+
+
 def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[int, ...]:
     """Ranks of the world that no process in the log has; empty when the world size is unknown."""
     there = {each.rank for each in ranks if each.rank is not None}
@@ -206,7 +291,10 @@ def _update_rank(known: NcclRank, text: str) -> None:
         known.version = found[1]
     if found := _FABRIC.search(text):
         known.fabric = known.fabric or found[0].rstrip(". ")
-    if found := _BOOTSTRAP.search(text):
+    _update_connections(known, text)
+    if found := _WAY.search(text):
+        known.ways.add(found[1] + (found[2] or ""))
+    elif found := _BOOTSTRAP.search(text):
         known.interface, known.address = found[1], found[2]
     elif found := _NETWORK.search(text):
         known.network = found[1].rstrip()
@@ -219,6 +307,17 @@ def _update_rank(known: NcclRank, text: str) -> None:
         known.started |= _START in text
         known.completed |= _COMPLETE in text
         known.aborted |= _ABORT in text
+
+
+def _update_connections(known: NcclRank, text: str) -> None:
+    if found := _DIRECT.search(text):
+        known.direct = (found[1] or found[2]).lower() in ("enabled", "1")
+    elif found := _PLUGIN.search(text):
+        known.plugin = found[1] or known.plugin or ""
+    elif found := _TUNER.search(text):
+        known.tuner = found[1] or found[2]
+    elif found := _CHANNELS.search(text):
+        known.channels = found[1]
 
 
 def _pick_minority(all_ranks: tuple[int, ...], some: set[int], most: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.output_patterns import PatternRole
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
-from aboard.doctor.logs.nccl_log import find_stall, format_stall
+from aboard.doctor.logs.nccl_log import find_stall, format_stall, name_group
 from aboard.doctor.logs.sighting import ScannedLog, Sighting, is_near, sort_sightings
 from aboard.doctor.logs.trouble import Trouble
 
@@ -33,7 +33,8 @@ def build_finding(chosen: Sighting, fatal: list[Sighting], log: ScannedLog) -> F
     if chosen.code == "log-collective-timeout":
         stand = find_stall(log.nccl.works, log.nccl.last, log.nccl.world)
         if stand.at is not None:
-            seen = [format_stall(stand)]
+            group = name_group(log.nccl)
+            seen = [format_stall(stand), *([f"they waited in {group}"] if group else [])]
             ranks = stand.blamed or ranks
             nodes = tuple(dict.fromkeys(log.by_rank[each] for each in ranks if each in log.by_rank)) or nodes
     values: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else ""}

@@ -87,6 +87,8 @@ def weigh_trouble(parsed: ParsedLogLine, whole: str) -> int:
 
 def _weigh_marks(parsed: ParsedLogLine, whole: str) -> int:
     text = parsed.text
+    if parsed.level[:1] in ("I", "D") and not _WORDS.search(text):
+        return 0
     if parsed.mild or _ADVICE.search(text):
         return MILD
     marked = parsed.level[:1] in ("E", "F", "C") or _ERROR.search(text) or _ERROR.search(whole)

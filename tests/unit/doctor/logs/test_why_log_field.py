@@ -234,9 +234,12 @@ QUEUE = """JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)
         "2026-11-19 07:59:00,1 ERROR no checkpoint: starting at step 0\nTraceback (most recent call last):\n"
         "  File \"/w/train.py\", line 3, in load\nFileNotFoundError: [Errno 2] No such file or directory: 'a.pt'\n"
         + list_steps("2026-11-19 08:00"),
+        "2026-11-19 07:59:00,1 INFO sample: Traceback (most recent call last): is a phrase\n"
+        + list_steps("2026-11-19 08:00"),
+        list_steps("2026-11-19 08:00") + "\nOVERFLOW! Skipping step. Attempted scale: 65536, reducing to 32768" * 6,
         "step 1 loss 0.5 sample: Segmentation fault is what geologists never say\n" + list_steps("2026-11-19 08:00"),
     ],
-    ids=["another-job-waits", "retried", "handled", "quoted"],
+    ids=["another-job-waits", "retried", "handled", "a-phrase", "overflow", "quoted"],
 )
 def test_words_of_a_failure_in_a_run_that_goes_on_alarm_nobody(text: str) -> None:
     """Progress that is known to be later, a retry, another job in a listing, a text that a model wrote."""

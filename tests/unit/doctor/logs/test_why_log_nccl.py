@@ -5,9 +5,11 @@ import pytest
 from aboard.doctor.logs.nccl_log import (
     NcclLogSummary,
     NcclWork,
+    describe_network,
     find_stall,
     format_stall,
     list_missing_ranks,
+    name_group,
     parse_nccl_line,
     parse_work,
 )
@@ -109,3 +111,49 @@ def test_nobody_is_blamed_where_most_are_silent() -> None:
     """One rank's time-out out of many tells only that it waited."""
     assert find_stall({0: work(78)}, {}, 64).blamed == ()
     assert find_stall({}, {}, 64).at is None
+
+
+def test_what_nccl_says_of_the_run_is_a_few_lines() -> None:
+    """Version, ranks and nodes; then per network its nodes, adapters, GPUDirect, plugin, and the ways inside a node."""
+    texts = (
+        "NET/Plugin: Loaded net plugin IBext_v8 (v8)",
+        "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+        "Using network IBext_v8",
+        "comm 0x1 rank {0} nranks 16 cudaDev 0 - Init START",
+        "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IBext_v8/0/GDRDMA(PCI)/Shared",
+        "Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM/read",
+        "24 coll channels, 16 collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p channels per peer",
+        "TUNER/Plugin: Failed to find ncclTunerPlugin_v2 symbol, using internal tuner instead.",
+    )
+    fabric = [f"n{node}:10:20 [0] NCCL INFO {text.format(node)}" for node in (1, 2) for text in texts]
+    sockets = [
+        "n3:10:20 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so.",
+        "n3:10:20 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.3<0>",
+        "n3:10:20 [0] NCCL INFO NCCL version 2.27.3+cuda12.8",
+        "n3:10:20 [0] NCCL INFO Using network Socket",
+    ]
+    assert list(describe_network(log_of(*fabric, *sockets))) == [
+        "NCCL 2.27.3: 16 ranks, 3 nodes in the log, 24 channels, tuner internal",
+        "n[1-2]: IBext_v8 over mlx5_0; GPUDirect RDMA on; plugin IBext_v8; inside the node P2P",
+        "n3: Socket over eth0; no plugin",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("described", "named"),
+    [
+        ("TENSOR_MODEL_PARALLEL_GROUP", "the tensor parallel group (TENSOR_MODEL_PARALLEL_GROUP)"),
+        ("EXPERT_DATA_PARALLEL_GROUP", "the expert data parallel group (EXPERT_DATA_PARALLEL_GROUP)"),
+        ("mesh_dp_shard", "the data parallel group (mesh_dp_shard)"),
+        ("mesh_pp", "the pipeline parallel group (mesh_pp)"),
+        ("default_pg", ""),
+        ("adapters", "the group adapters"),
+    ],
+)
+def test_a_process_group_is_called_what_it_is(described: str, named: str) -> None:
+    """By torch's description; the group of all ranks needs no name."""
+    log = NcclLogSummary()
+    text = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"
+    for rank in (0, 1):
+        log.add_watchdog_line(rank, f"[PG ID 2 PG GUID 5({described}) Rank {rank}] {text}")
+    assert name_group(log) == named
