@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -70,8 +71,10 @@ if __name__ == "__main__":
     asyncio.run(relay_progress(Runs.of(os.environ).open_run(_run_id)))
 
 
-# What bash returns for a program that it can't start, and the script for a directory that is missing.
+# What bash returns for a program that it can't start, and the script for a directory that is missing. It names the
+# copy of the script that Slurm made, and not one of the user.
 _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
+_START_FAILURE = rb"/slurm_script: .{0,20}?[0-9]+ ?: "
 
 
 class JobViewer(Protocol):
@@ -116,7 +119,8 @@ async def follow_run(run: RunDirectory, job: SlurmJob, viewer: JobViewer) -> Fol
 def refuse_failed_start(followed: FollowedJob, settings: SlurmSettings) -> None:
     """Explains a script that ended before Aboard started: the node lacks its directory or its Python."""
     mark = _START_FAILURES.get(followed.exit_code)
-    if followed.exit_code != NO_OUTPUT_CODE and (mark is None or mark not in followed.last_output):
+    is_said = mark is not None and re.search(_START_FAILURE + mark, followed.last_output)
+    if followed.exit_code != NO_OUTPUT_CODE and not is_said:
         return
     partition = [] if settings.partition is None else [f"--partition={settings.partition}"]
     srun = quote_typed_words(["srun", *partition])

@@ -14,11 +14,13 @@ from rich.console import Console
 from slurm_commands import SlurmStandIns
 
 from aboard.commands.launch.slurm import watch_job
-from aboard.commands.launch.slurm.follow_job import FollowedJob, follow_run
+from aboard.commands.launch.slurm.follow_job import FollowedJob, follow_run, refuse_failed_start
 from aboard.commands.launch.slurm.watch_job import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, POLL_GROWTH
 from aboard.commands.launch.view.job_view import JobView
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.slurm.job_state import JobStatus
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.diagnoses import AboardError
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
@@ -138,6 +140,26 @@ def test_output_is_read_here_if_srun_cannot_reach_the_node(slurm: SlurmStandIns,
     viewer = Viewer(on_output=lambda _output: show(slurm, 12, "COMPLETED"))
     assert follow(run, viewer).exit_code == 0
     assert viewer.output == b"shared\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "last", "failed"),
+    [
+        (127, b"/var/spool/slurmd/job00055/slurm_script: line 27: exec: /opt/python: not found\n", True),
+        (3, b"/var/spool/slurmd/job00055/slurm_script: line 24: cd: /shared/x: No such file\n", True),
+        # What ranks and scripts print.
+        (127, b"[ranks 0-3] bash: line 3: exec: python: not found\ndone: failed after 0.8 s\n", False),
+        (3, b"[script on n1 stderr] job.sh: line 3: cd: /data: No such file\nerror [paste-flag]\n", False),
+    ],
+)
+def test_only_the_batch_script_itself_tells_that_aboard_did_not_start(code: int, last: bytes, *, failed: bool) -> None:
+    """A run whose ranks print the same words has started, and keeps its own exit code."""
+    ended = FollowedJob(id=55, status=JobStatus(id=55, state="FAILED", exit_code=code), last_output=last)
+    if failed:
+        with pytest.raises(AboardError, match="job 55 ended before Aboard started"):
+            refuse_failed_start(ended, SlurmSettings(nodes=2))
+    else:
+        refuse_failed_start(ended, SlurmSettings(nodes=2))
 
 
 def test_a_closed_pipe_ends_the_view_without_a_traceback(
