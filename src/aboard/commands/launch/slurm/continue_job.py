@@ -7,6 +7,7 @@ from pathlib import Path
 from aboard.commands.launch.slurm.job_conductor import CONTINUED, JobWatch
 from aboard.commands.launch.slurm.submit_job import submit_script, write_batch_script
 from aboard.core.slurm.job_ending import NOT_CONTINUED, EndingCause
+from aboard.core.slurm.no_kill import has_requeue
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import AboardError
 from aboard.record.run_directory import RunDirectory
@@ -23,13 +24,15 @@ async def continue_training(
 ) -> str:
     """Submits the next job if Slurm ended this one and there was progress; returns what it did, or why it did not.
 
+    Of a job that Slurm requeues, it only says so if the run goes on in it.
+
     `saved` is the step of the newest checkpoint; "" says that there is nothing to do.
     """
     job, ending = watch.job, watch.ending
     if limit and ending is not None and ending.cause is EndingCause.UNKNOWN:
         return f"{NOT_CONTINUED}Slurm did not say why it ends job {job.id}"
     if not limit or ending is None or ending.cause not in (EndingCause.TIME_LIMIT, EndingCause.PREEMPTED):
-        return ""
+        return _describe_requeue(job, saved) if ending is not None and ending.cause is EndingCause.REQUEUED else ""
     if saved is None or saved <= (job.saved_step or 0):
         since = f" after step {job.saved_step:,}" if job.saved_step else ""
         return f"{NOT_CONTINUED}job {job.id} saved no checkpoint{since}"
@@ -46,6 +49,12 @@ async def continue_training(
         return f"{NOT_CONTINUED}{error.seen if isinstance(error, AboardError) else error.strerror}"
     write_slurm_job(run, SlurmJob(id=number, attempt=job.attempt + 1, script=str(script), saved_step=saved))
     return f"job {number} continues from step {saved:,} when job {job.id} has ended"
+
+
+def _describe_requeue(job: SlurmJob, saved: int | None) -> str:
+    script = _find_script(job)
+    starts = saved is not None or (script is not None and has_requeue(script.read_text("utf-8", "surrogateescape")))
+    return f"job {job.id} starts again: Slurm requeues it" if starts else ""
 
 
 async def requeue_job(watch: JobWatch) -> None:

@@ -111,7 +111,8 @@ def test_a_further_job_is_still_the_only_one_of_its_name(slurm: SlurmStandIns) -
     ("job", "cause", "saved", "why"),
     [
         (SlurmJob(id=12), EndingCause.CANCELLED, 400, ""),
-        (SlurmJob(id=12), EndingCause.REQUEUED, 400, ""),
+        (SlurmJob(id=12), EndingCause.REQUEUED, 400, "job 12 starts again: Slurm requeues it"),
+        (SlurmJob(id=12), EndingCause.REQUEUED, None, ""),
         (SlurmJob(id=12), EndingCause.UNKNOWN, 400, "not submitted again: Slurm did not say why it ends job 12"),
         (SlurmJob(id=12), EndingCause.TIME_LIMIT, None, "not submitted again: job 12 saved no checkpoint"),
         (
@@ -136,6 +137,16 @@ def test_a_job_that_would_not_help_is_not_submitted(
     slurm.put("sbatch", "echo 13")
     assert _continue(job, cause, limit=2, saved=saved) == why
     assert slurm.calls == []
+
+
+def test_a_launch_that_slurm_requeues_is_not_to_be_launched_again(tmp_path: Path) -> None:
+    """With --requeue in its script it starts again by itself; a second copy would write over the first."""
+    script = tmp_path / "job.sh"
+    make_job_run(RUN, "{}")
+    job = SlurmJob(id=12, script=str(script))
+    for line, said in (("--requeue", "job 12 starts again: Slurm requeues it"), ("--no-requeue", "")):
+        script.write_text(f"#!/bin/bash\n#SBATCH {line}\n")
+        assert _continue(job, EndingCause.REQUEUED, limit=0, saved=None) == said
 
 
 def test_a_refused_submission_is_reported(slurm: SlurmStandIns) -> None:
