@@ -15,6 +15,7 @@ from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.why.replay_run import replay_run
 from aboard.core.decoding import try_parse_json
 from aboard.core.evidence.verdict import ReplayedJudgement
+from aboard.core.run.run_state import Run
 from aboard.core.text.byte_sizes import KIB, MIB, format_size
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
@@ -29,10 +30,11 @@ _MOST_MANIFEST = 64 * KIB
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedBundle:
-    """The judgement of a bundled run, and the version of Aboard that packed it."""
+    """The judgement of a bundled run, the version of Aboard that packed it, and how its earlier attempts failed."""
 
     version: str
     replayed: ReplayedJudgement
+    attempts: tuple[str, ...] = ()
 
 
 class _BoundedReader:
@@ -63,8 +65,12 @@ def _replay_members(path: Path, parts: Mapping[str, bytes]) -> ReplayedBundle:
     manifest = _parse_manifest(parts)
     if manifest.get("format") != FORMAT:
         raise _make_broken_error(path, "it has no manifest that this version can read")
-    replayed = replay_run(parse_recorded_run(str(manifest.get("run", "")), parts))
-    return ReplayedBundle(version=escape_text(str(manifest.get("aboard", ""))), replayed=replayed)
+    recorded = parse_recorded_run(str(manifest.get("run", "")), parts)
+    run = Run.replay(recorded.run, recorded.events)
+    # Without their fixes, like all that somebody else suggests.
+    attempts = tuple(escape_text(str(each), 1000) for each in run.recoveries) if run.generation.number > 1 else ()
+    version = escape_text(str(manifest.get("aboard", "")))
+    return ReplayedBundle(version=version, replayed=replay_run(recorded), attempts=attempts)
 
 
 def _read_members(path: Path) -> dict[str, bytes]:

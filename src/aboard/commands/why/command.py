@@ -269,6 +269,8 @@ def print_bundle_verdict(name: str, *, as_json: bool, verbose: bool) -> None:
     judgement = unpacked.replayed
     if not as_json:
         click.secho(f"{judgement.run}, packed by aboard {unpacked.version}", dim=True)
+        for attempt in unpacked.attempts:
+            click.echo(attempt)
     if as_json:
         click.echo(dump_json(explain_judgement(judgement)))
     elif judgement.why.findings or judgement.changed:

@@ -117,7 +117,7 @@ class DiagnosisView:
             yield from wrap_labelled(Text("  leads to  ", style="dim"), ", ".join(diagnosis.leads_to), width)
         if self._subject.command != ANY_COMMAND:
             yield ""
-            again = "checks again" if self._subject.is_check else "asks the same again"
+            again = "checks again" if self._subject.is_check else "shows this verdict again"
             yield Text(f"  {self._subject.command}    # {again}", style="dim")
 
 

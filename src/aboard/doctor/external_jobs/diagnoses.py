@@ -14,7 +14,7 @@ RANKS_MISSING = warning(
     " why: `aboard why --log FILE`.",
     fixes={
         "few": "aboard why --nodes {nodes:words} …    # with all nodes of the job",
-        "many": "aboard why --nodes {nodes:shell} …    # with all nodes of the job",
+        "many": "aboard why --nodes {nodes} …    # with all nodes of the job",
     },
 )
 

@@ -68,7 +68,7 @@ def _find_missing_ranks(job: ExternalJob, expected: Sequence[str], unheard: Mapp
         f" {place}" + (f"; {fold_names(unheard)} did not respond" if unheard else ""),
         fix=external_jobs.RANKS_MISSING.fix("few", nodes=nodes)
         if len(nodes) <= _FEW
-        else external_jobs.RANKS_MISSING.fix("many", nodes=quote_folded_names(nodes)),
+        else external_jobs.RANKS_MISSING.fix("many", nodes=fold_names(nodes)),
     )
 
 

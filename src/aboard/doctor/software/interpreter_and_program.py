@@ -272,7 +272,7 @@ def _format_on_option(facts: Facts, names: Sequence[str]) -> Shell:
     """The nodes of a sync; only aboard.yaml knows nodes whose name is not what ssh is given."""
     nodes = [facts.cluster.node(name) for name in names]
     listed = all(node.target == node.name and node.user is None and node.port is None for node in nodes)
-    return format_shell(" --on {nodes:shell}", nodes=quote_folded_names(names)) if listed else format_shell("")
+    return format_shell(" --on {nodes}", nodes=node_sets.fold_names(names)) if listed else format_shell("")
 
 
 def _is_synced_place(facts: Facts, path: CommandPath, name: str) -> bool:

@@ -85,7 +85,7 @@ def test_the_fix_sends_the_path_even_if_gitignore_names_it(head: Path) -> None:
     both = [replace(path, path="gone here") for path in spec.paths]
     lacking = replace(spec, paths=tuple(replace(path, source=str(head / "gone here")) for path in both))
     (finding,) = check(lacking, head)
-    assert finding.fix == "aboard sync --ignored 'gone here' --on n[1-2]"
+    assert finding.fix == "aboard sync --ignored 'gone here' --on 'n[1-2]'"
 
 
 def test_the_file_that_accelerate_names_blocks(head: Path, tmp_path: Path) -> None:

@@ -361,6 +361,25 @@ def test_words_of_a_bundle_can_not_touch_a_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in told.run + str(told.why.findings[0].nodes[0]) + told.why.findings[0].seen
 
 
+def test_a_bundle_tells_of_the_attempts_that_failed(tmp_path: Path) -> None:
+    """A run that went on without a lost node has no other finding; the line is text, and its fix is not used."""
+    failed = {"number": 1, "code": "run-node-gone", "nodes": ["n2"], "seen": "n2 was lost\x1b[2J", "fix": "rm -rf /"}
+    told = [
+        {"at": 1.0, "kind": "generation", "data": {"number": 1}},
+        {"at": 2.0, "kind": "recovering", "data": {**failed, "action": "replace", "why": "n2 failed: n3 takes over"}},
+        {"at": 3.0, "kind": "generation", "data": {"number": 2}},
+    ]
+    parts = {
+        "aboard-bundle/manifest.json": manifest(),
+        "aboard-bundle/events.jsonl": "".join(f"{json.dumps({'node': '', **each})}\n" for each in told).encode(),
+    }
+    (line,) = replay_bundle(archive(tmp_path / "b.tar.gz", parts)).attempts
+    assert "run-node-gone" in line
+    assert "n3 takes over" in line
+    assert "\x1b" not in line
+    assert "rm -rf" not in line
+
+
 def test_what_is_no_bundle_is_said_to_be_none(tmp_path: Path) -> None:
     """A missing file, another file, an archive of something else."""
     (tmp_path / "x").write_bytes(b"no archive")

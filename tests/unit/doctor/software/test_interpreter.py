@@ -350,9 +350,9 @@ def test_a_script_that_no_node_has_is_synced_from_this_machine() -> None:
     """With our own command for all nodes; what only another node has comes from there."""
     gone, there = (ProgramFile(path="/job/train.py", exists=exists) for exists in (False, True))
     nowhere = judge(environments(CHOSEN, CHOSEN, workdir=True, program=gone))
-    assert nowhere[0].fix == "aboard sync --on n[1-2] /job/train.py    # or add --sync to the command"
+    assert nowhere[0].fix == "aboard sync --on 'n[1-2]' /job/train.py    # or add --sync to the command"
     never = judge(environments(CHOSEN, CHOSEN, workdir=False, program=gone))
-    assert never[0].fix.startswith("aboard sync --on n[1-2] /job    #")
+    assert never[0].fix.startswith("aboard sync --on 'n[1-2]' /job    #")
     some = judge({**environments(CHOSEN, CHOSEN, workdir=True, program=gone), **environments(CHOSEN, program=there)})
     assert some[0].fix.startswith("ssh n1 'tar -C / -cf - job/train.py' | ssh n2 ")
 
@@ -377,7 +377,11 @@ def test_a_python_of_the_system_is_not_copied() -> None:
     """The fix of an environment recreates or copies it; all of /usr is not to be copied."""
     venv, conda = InterpreterSource.VIRTUAL_ENV, InterpreterSource.CONDA_PREFIX
     for path, origin, fix in (
-        ("/home/me/venv/bin/python", venv, "aboard sync --env --on n[1-2]    # creates the environment on the nodes\n"),
+        (
+            "/home/me/venv/bin/python",
+            venv,
+            "aboard sync --env --on 'n[1-2]'    # creates the environment on the nodes\n",
+        ),
         ("/home/me/conda/bin/python", conda, "tar -C / -cf - home/me/conda | ssh n1 'tar -C / -xf -'"),
         ("/usr/bin/python3.12", None, "ssh n1 'ls -l /usr/bin/python3.12'    # install it on n[1-2]"),
     ):
