@@ -92,7 +92,11 @@ def parse_flight_dump(data: bytes) -> FlightDump:
     dump = decode(_Dump, parse_plain_pickle(data) if data.startswith(_PICKLE) else parse_json(data))
     by_group: dict[str, list[_Entry]] = {}
     for entry in dump.entries:
+        if max(entry.collective_seq_id, entry.seq_id) < 0:
+            continue
         by_group.setdefault(entry.process_group[0] or str(entry.pg_id), []).append(entry)
+    if dump.entries and not by_group:
+        raise DecodeError("no collective in it has a number")
     groups = [_build_group(name, entries, dump) for name, entries in by_group.items()]
     idle = (name for name in dump.pg_config if name not in by_group)
     groups += [ProcessGroupRecord(name=name, what=dump.pg_config[name].desc) for name in idle]
@@ -116,7 +120,7 @@ def _build_group(name: str, entries: list[_Entry], dump: _Dump) -> ProcessGroupR
 def _build_record(entry: _Entry) -> CollectiveRecord:
     even = _EVEN.fullmatch(entry.op.rpartition(":")[2]) is not None
     return CollectiveRecord(
-        seq=entry.collective_seq_id if entry.collective_seq_id >= 0 else entry.seq_id,
+        seq=max(entry.collective_seq_id, entry.seq_id),
         op=entry.op,
         at=entry.at,
         over=entry.retired or entry.state == "completed",

@@ -4,7 +4,7 @@ from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.output_patterns import cause, odd
 from aboard.diagnoses.shared_fixes import LOGS
 
-_PROCESS = r" -- GPU .{1,40}? managed by process (?P<pid>\d+) on node (?P<node>\S+)"
+_PROCESS = r" -- GPU .{1,40}? managed by process (?P<pid>\d+) on node (?:unknown|(?P<node>\S+))"
 _INSPECT = {
     "logs": LOGS,
     "check": "{check:shell aboard check NODES}",
@@ -24,7 +24,9 @@ MISSING = warning(
     fixes=_INSPECT,
     log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D is blocked in the kernel\n"
     "aboard check --only network    # with all nodes of the run; is {node} unreachable?",
-    patterns=cause(r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? (?:\d+, rank (?P<rank>\d+))?", weight=2),
+    patterns=cause(
+        r"Process (?P<pid>\d+) on node (?:unknown|(?P<node>\S+)) managing GPUs? (?:\d+, rank (?P<rank>\d+))?", weight=2
+    ),
 )
 
 APART = warning(

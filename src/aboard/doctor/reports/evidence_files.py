@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from aboard.core.decoding import DecodeError, decode_with, try_parse_json
@@ -12,6 +13,7 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.output_patterns import OutputPattern, PatternRole
 from aboard.diagnoses.slurm import jobs
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.doctor.host import diagnoses as host
 from aboard.doctor.logs.line_prefixes import parse_file_name
 from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.doctor.logs.sighting import ScannedLog, Sighting
@@ -25,12 +27,15 @@ from aboard.doctor.reports.slurm_reports import judge_accounting, judge_shown_jo
 from aboard.doctor.reports.stack_dumps import StackDump, judge_stacks, parse_stack_json, parse_stack_text
 
 MOST_BYTES = 32 * 2**20
-_MOST_DUMPS = 20_000
+_MOST_TEXT = 4 * 2**20
+_MOST_DUMPS, _MOST_FINDINGS = 20_000, 64
 # In commands, where a report doesn't say which node it is from.
 _NO_NODE = "NODE"
 # What the zones of two clocks may differ: earlier trouble of a node is none of the run's.
 _ZONES = 14 * 3600.0
 _ROLES = {Severity.BLOCK: PatternRole.CAUSE, Severity.WARN: PatternRole.ODD, Severity.INFO: PatternRole.INFO}
+# How Slurm ended a job: with a reason, and without one.
+_SLURM_ROLES = {host.OOM_KILLS.code: PatternRole.CAUSE, jobs.ENDED.code: PatternRole.END}
 _JUDGES: Mapping[FileFormat, Callable[[str, str], Iterable[tuple[Finding, float | None]]]] = {
     formats.GPU_TABLE: judge_gpu_table,
     formats.GPU_QUERY: judge_gpu_query,
@@ -95,6 +100,8 @@ class EvidenceFiles:
             return self._add_dump(data, name)
         if kind is formats.JSON:
             return self._take_json(value, data, name)
+        if len(data) > _MOST_TEXT:
+            raise DecodeError("too long")
         node, rank = parse_file_name(name)
         text = data.decode("utf-8", "replace").replace("\r\n", "\n")
         well: bool | None = None
@@ -105,10 +112,9 @@ class EvidenceFiles:
             bad = status is None or status.silent_count or status.dead_count or status.odd
             well = not (bad or re.search(r"^[ \d-]+ (?!RUNNING )[A-Z]+ +[A-Z,]+ *$", text, re.MULTILINE))
         else:
-            found = list(_JUDGES[kind](text, node or _NO_NODE))
+            found = list(islice(_JUDGES[kind](text, node or _NO_NODE), _MOST_FINDINGS))
             for finding, at in found:
-                role = PatternRole.END if finding.diagnosis is jobs.ENDED else _ROLES[finding.severity]
-                self._add(finding, number, role, at)
+                self._add(finding, number, _SLURM_ROLES.get(finding.code, _ROLES[finding.severity]), at)
             self._states.add(number)
             well = not found
         self._kinds.append((kind, well))
@@ -136,8 +142,8 @@ class EvidenceFiles:
         if len(self._dumps) >= _MOST_DUMPS:
             raise DecodeError("one dump too many")
         self._dumps[int(numbers[-1]) if numbers else len(self._dumps)] = dump
-        idle = not any(not entry.over for group in dump.groups for entry in group.entries)
-        self._kinds.append((formats.FLIGHT, idle))
+        over = [entry.over for group in dump.groups for entry in group.entries]
+        self._kinds.append((formats.FLIGHT, all(over) if over else None))
         return ""
 
     def _add(self, finding: Finding, number: int, role: PatternRole, at: float | None = None) -> None:

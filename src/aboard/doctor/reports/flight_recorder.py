@@ -32,24 +32,30 @@ class _Group:
     def front(self) -> float:
         return max((self.places[rank] for rank in self.waiting), default=_NEVER)
 
-    def behind(self) -> list[int]:
+    def behind(self) -> set[int]:
         """Ranks that others wait for."""
-        return sorted(rank for rank, place in self.places.items() if place < self.front)
+        front = self.front
+        return {rank for rank, place in self.places.items() if place < front}
+
+    def victims(self) -> set[int]:
+        """Ranks that wait for others."""
+        least = min(self.places.values())
+        return {rank for rank in self.waiting if self.places[rank] > least}
 
 
 def judge_flight_dumps(dumps: Mapping[int, FlightDump]) -> list[Finding]:
     """The ranks that keep the others waiting; nothing where no collective is open."""
-    groups = list(_list_groups(dumps))
-    mismatches = list(_find_mismatches({rank: dump.groups for rank, dump in dumps.items()}))
+    by_name: dict[str, dict[int, ProcessGroupRecord]] = {}
+    for rank, dump in dumps.items():
+        for record in dump.groups:
+            by_name.setdefault(record.name, {})[rank] = record
+    groups = list(_list_groups(by_name))
+    mismatches = [each for of_rank in by_name.values() for each in _find_mismatches(of_rank)]
     found = mismatches or list(_find_culprits(groups)) or list(_find_missing_dumps(groups, dumps))
     return found or list(_describe_common_wait(groups))
 
 
-def _list_groups(dumps: Mapping[int, FlightDump]) -> Iterator[_Group]:
-    by_name: dict[str, dict[int, ProcessGroupRecord]] = {}
-    for rank, dump in dumps.items():
-        for group in dump.groups:
-            by_name.setdefault(group.name, {})[rank] = group
+def _list_groups(by_name: Mapping[str, Mapping[int, ProcessGroupRecord]]) -> Iterator[_Group]:
     for name, of_rank in by_name.items():
         open_now = {rank: entry for rank, group in of_rank.items() if (entry := _find_open(group)) is not None}
         places = {rank: _find_place(group, open_now.get(rank)) for rank, group in of_rank.items()}
@@ -70,8 +76,8 @@ def _find_place(group: ProcessGroupRecord, waiting: CollectiveRecord | None) -> 
     return last + _HALF if last >= 0 else _NEVER
 
 
-def _find_mismatches(records: Mapping[int, tuple[ProcessGroupRecord, ...]]) -> Iterator[Finding]:
-    for progress in list_group_progress(records, {}):
+def _find_mismatches(of_rank: Mapping[int, ProcessGroupRecord]) -> Iterator[Finding]:
+    for progress in list_group_progress({rank: (group,) for rank, group in of_rank.items()}, {}):
         if progress.odd and progress.usual is not None:
             entry = next(iter(progress.odd.values()))
             usual = [rank for rank in progress.waiting if rank not in progress.odd]
@@ -89,15 +95,10 @@ def _find_mismatches(records: Mapping[int, tuple[ProcessGroupRecord, ...]]) -> I
 
 def _find_culprits(groups: list[_Group]) -> Iterator[Finding]:
     """Ranks that others wait for, and that wait for nobody else: with many groups, most that are behind are victims."""
-    ahead_of: dict[int, set[int]] = {}
-    for group in groups:
-        for rank in group.behind():
-            waiting = (other for other in group.waiting if group.places[other] > group.places[rank])
-            ahead_of.setdefault(rank, set()).update(waiting)
-    victims = {rank for waiting in ahead_of.values() for rank in waiting}
-    culprits = sorted(ahead_of.keys() - victims)
-    if ahead_of and not culprits:
-        ranks = sorted(ahead_of)
+    behind = {rank for group in groups for rank in group.behind()}
+    culprits = sorted(behind - {rank for group in groups for rank in group.victims()})
+    if behind and not culprits:
+        ranks = sorted(behind)
         seen = f"{name_ranks(ranks)} wait for each other in {_join_names(groups)}"
         yield hang.ORDER.finding(nodes=(), ranks=tuple(ranks), seen=seen, fix=hang.ORDER.fix())
     stuck = [rank for rank in culprits if any(rank in group.waiting and rank in group.behind() for group in groups)]

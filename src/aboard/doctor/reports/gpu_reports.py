@@ -17,26 +17,27 @@ _RULES = (
     *(health.find_ecc_errors, health.find_throttled_gpus, health.find_unusual_states),
     health.find_fabric_manager_problems,
 )
-_ROW = re.compile(
-    r"^\|\s{1,9}(?P<index>\d{1,4})\s{1,9}(?P<model>\S.{0,60}?)\s+(?:On|Off|N/A)?\s*\|"
-    r"\s{1,20}(?P<bus>[0-9A-Fa-f]{8}:[0-9A-Fa-f:.]{1,12})\s[^|]{0,60}\|\s{0,40}(?P<ecc>\S{1,20})\s{0,40}\|$\n(?P<second>.{0,200})",
-    re.MULTILINE,
-)
-_FIELD = r"^ +{} +: (.{{1,80}}?)\s*$"
+_CELLS = 5
+_ROW = re.compile(r"\| {1,9}(\d{1,4}) ")
 # By the sections of a GPU: its volatile counters come before those of all its life.
 _UNCORRECTED = re.compile(r"Volatile$((?:\n {12}.*)+)", re.MULTILINE)
-_COUNT = re.compile(r"(?:Uncorrectable|Double Bit|Total)[^:\n]*: (\d{1,18})$", re.MULTILINE)
+_COUNT = re.compile(r"(?:Uncorrectable|Double Bit|Total)[^:\n]{0,40}: (\d{1,18})$", re.MULTILINE)
 
 
 def judge_gpu_table(text: str, node: str) -> Iterator[tuple[Finding, None]]:
     """From the table: memory errors, and a GPU that shows ERR! in place of a value."""
-    rows = list(_ROW.finditer(text))
-    gpus = tuple(_make_gpu(row["index"], row["bus"], row["ecc"]) for row in rows)
-    bad = [row["index"] for row in rows if "ERR!" in row[0]]
+    lines = text.splitlines()
+    gpus, bad = [], []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        cells = line.split("|")
+        if (found := _ROW.match(line)) and len(cells) == _CELLS and cells[2].split() and cells[3].split():
+            gpus.append(_make_gpu(found[1], cells[2].split()[0], cells[3].split()[0]))
+            bad += [found[1]] if "ERR!" in line + below else []
     seen = f"nvidia-smi shows ERR! for GPU {', '.join(bad[:8])} in place of its state"
     why = "The driver gets no answer from the GPU: it hangs, or has fallen off the bus."
     broken = gpu.SMI.finding(nodes=(node,), seen=seen, why=why, fix=gpu.SMI.fix(node=node))
-    yield from ((each, None) for each in (*([broken] if bad else []), *health.find_ecc_errors(_make_facts(node, gpus))))
+    findings = [*([broken] if bad else []), *health.find_ecc_errors(_make_facts(node, tuple(gpus)))]
+    yield from ((each, None) for each in findings)
 
 
 def judge_gpu_query(text: str, node: str) -> Iterator[tuple[Finding, None]]:

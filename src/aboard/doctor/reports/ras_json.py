@@ -1,6 +1,5 @@
 """NCCL's RAS as JSON (2.28 and later), put as the lines that its text has about what is wrong: one judge for both."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Annotated, Any
@@ -11,6 +10,9 @@ from aboard.lazy_dataclass import dataclass
 _FINE = (0, 7)  # ncclSuccess, ncclInProgress
 _ERRORS = ("", "Unhandled CUDA error", "System error", "Internal error", "Invalid argument", "Invalid usage")
 _REMOTE = 6
+# As RAS puts it, and what a name that is none becomes.
+_NO_HOST = "unknown"
+_MOST_GROUPS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +25,11 @@ class _Status:
 @dataclass(frozen=True, kw_only=True)
 class _Rank:
     rank: int
-    host: Word = "unknown"
+    host: Word = _NO_HOST
     pid: Signed = -1
     cuda_dev: int = 0
     status: _Status = _Status()
-    counts: Annotated[Mapping[Word, int], JsonKey("collective_counts")] = field(default_factory=dict)
+    counts: Annotated[Mapping[Word, int], JsonKey("collective_counts"), MaxLength(32)] = field(default_factory=dict)
 
     def format_place(self) -> str:
         return f"-- GPU {self.cuda_dev} managed by process {max(0, self.pid)} on node {self.host}"
@@ -74,11 +76,14 @@ def _list_errors(communicator: _Communicator) -> Iterator[str]:
 
 def _list_outliers(communicator: _Communicator) -> Iterator[str]:
     """For each kind of collective in which ranks differ: how many are where, and who, for all but the largest group."""
-    for kind in dict.fromkeys(kind for each in communicator.ranks for kind in each.counts):
-        groups = Counter(each.counts.get(kind) for each in communicator.ranks).most_common()
+    for kind in next((each.counts for each in communicator.ranks), ()):
+        by_count: dict[int, list[_Rank]] = {}
+        for each in communicator.ranks:
+            by_count.setdefault(each.counts.get(kind, 0), []).append(each)
+        groups = sorted(by_count.items(), key=lambda item: -len(item[1]))
         if len(groups) > 1:
             yield f"  Communicator ranks have different {kind} operation counts"
-            for place, (count, size) in enumerate(groups):
-                yield f"  {size} ranks have launched up to operation {count}"
-                ranks = (each for each in communicator.ranks if place and each.counts.get(kind) == count)
-                yield from (f"  Rank {each.rank} {each.format_place()}" for each in ranks)
+        for place, (count, ranks) in enumerate(groups[:_MOST_GROUPS] if len(groups) > 1 else ()):
+            yield f"  {len(ranks)} ranks have launched up to operation {count}"
+            known = (each for each in ranks if place and each.host != _NO_HOST)
+            yield from (f"  Rank {each.rank} {each.format_place()}" for each in known)

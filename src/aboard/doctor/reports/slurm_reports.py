@@ -6,7 +6,7 @@ from datetime import datetime
 
 from aboard.core.slurm.job_state import JobPhase, JobStatus, parse_job_status
 from aboard.core.slurm.slurm_facts import parse_node_states
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.slurm import jobs
 from aboard.doctor.logs.timestamps import parse_timestamp
 from aboard.doctor.slurm.slurm_jobs import judge_job
@@ -41,7 +41,9 @@ def judge_shown_nodes(text: str, _node: str) -> Iterator[tuple[Finding, None]]:
             diagnosis = jobs.NODE_DOWN if node.is_down else jobs.NODE_DRAINED
             reason = node.reason.visible(200) or "no reason was given"
             seen = f"Slurm reports it as {'+'.join(sorted(node.states))}: {reason}"
-            yield diagnosis.finding(nodes=(name,), seen=seen, fix=diagnosis.fix(node=name)), None
+            # Of a whole cluster, most are none of the run's.
+            fix = diagnosis.fix(node=name)
+            yield diagnosis.finding(severity=Severity.WARN, nodes=(name,), seen=seen, fix=fix), None
 
 
 def judge_accounting(text: str, _node: str) -> Iterator[tuple[Finding, float | None]]:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from aboard.core.decoding import MaxLength, decode
+from aboard.core.decoding import DecodeError, MaxLength, decode
 from aboard.core.evidence.python_stacks import StackFrame, classify_activity, find_user_frame
 from aboard.core.text.input_text import agree
 from aboard.diagnoses import Finding
@@ -75,7 +75,9 @@ def parse_stack_json(value: Any, rank: int | None) -> list[StackDump]:
     threads = decode(tuple[_Thread, ...], value)
     main = _choose_main([(each.thread_name, each.frames) for each in threads], ())
     frames = tuple(_make_frame(each.name.raw(), each.filename.raw(), str(each.line)) for each in main)
-    return [StackDump(pid=threads[0].pid if threads else 0, rank=rank, frames=frames)]
+    if not frames:
+        raise DecodeError("no frames in it")
+    return [StackDump(pid=threads[0].pid, rank=rank, frames=frames)]
 
 
 def judge_stacks(dumps: Sequence[StackDump]) -> Iterator[Finding]:
