@@ -161,28 +161,6 @@ SLURMD_REFUSED = Diagnosis(
     ),
 )
 
-SCRIPT_LOST = Diagnosis(
-    code="reach-script-lost",
-    title="slurmd can't find the batch script that it received",
-    symptoms=("slurmstepd: error: execve(): /tmp/slurmd/job00089/slurm_script: No such file or directory",),
-    explanation="slurmd writes the batch script into its spool directory. On this node the directory is missing or"
-    " full, or is cleaned by something else, such as a job that tidies /tmp.",
-    fixes="scontrol show config | grep SlurmdSpoolDir    # then look at that directory on {node}\n"
-    "sbatch --exclude={node} …    # until the node's slurmd is repaired",
-    patterns=cause(r"execve\(\): \S*/slurm_script: No such file", precedence=450),
-)
-
-STEP_LAYOUT = Diagnosis(
-    code="reach-step-layout",
-    title="a step's tasks don't fit on its CPUs",
-    symptoms=("srun: error: Application launch failed: Unable to layout tasks on given cpus",),
-    explanation="The options for tasks, cores and threads contradict each other. srun inherits those of the job from"
-    " variables such as SLURM_CPUS_PER_TASK and SLURM_CPU_BIND.",
-    fixes="env | grep -E 'SLURM_(NTASKS|CPU|TRES|THREADS)'    # in the job; what does srun inherit?\n"
-    "srun --cpu-bind=none --ntasks-per-node=1 …    # then set what differs",
-    patterns=cause(r"Unable to layout tasks on given cpus|failed to distribute tasks"),
-)
-
 PROLOG = Diagnosis(
     code="reach-prolog",
     title="Slurm's prolog failed on the node",

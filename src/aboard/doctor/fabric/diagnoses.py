@@ -5,7 +5,7 @@ All are warnings at most: their rules were tested on recordings, not on real ada
 
 from dataclasses import replace
 
-from aboard.diagnoses.diagnosis import Diagnosis, warning
+from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, cause, hint, odd
@@ -285,43 +285,6 @@ MEMLOCK = warning(
         r"|[Cc]all to ibv_(?:reg_mr|create_cq) failed\s*$"
         # UCX.
         r"|ibv_(?:create_cq|create_qp|reg_mr)\(.{0,200}\) failed: Cannot allocate memory"
-    ),
-)
-
-OFI = Diagnosis(
-    code="fabric-ofi",
-    title="NCCL's plugin for EFA (libfabric) failed",
-    symptoms=(
-        "NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument",
-        "NCCL WARN NET/OFI Request 0x7f completed with error. RC: 113. Error: 4126 (Unresponsive receiver",
-    ),
-    explanation="The plugin (aws-ofi-nccl) can't use the adapter: libfabric is older than the one that the plugin was"
-    " built with, versions differ between nodes, or the container has no access to the devices.",
-    fixes={
-        "": "fi_info -p efa; fi_info --version    # on {node}, where ranks run: the same on all nodes?\n"
-        "ls -l /dev/infiniband    # on {node}, inside the container",
-        "group": "aws ec2 describe-security-group-rules    # the nodes' group must allow all traffic from itself and"
-        " to itself; 0.0.0.0/0 does not cover EFA",
-        "memory": "ulimit -l; grep -i huge /proc/meminfo    # on {node}, where ranks run: unlimited, and huge pages"
-        " free?",
-    },
-    patterns=(
-        cause(
-            r"NET/OFI .{0,400}(?:[Uu]nresponsive rec|Error: 41(?:19|26)\b|[Uu]nreachable remote)",
-            "EFA's packets don't reach the peer. The security group must allow all traffic from itself and to itself;"
-            " otherwise the peer has died, or the nodes are in different subnets.",
-            fix="group",
-        ),
-        cause(
-            r"NET/OFI .{0,400}(?:Cannot allocate memory|ENOMEM|RC: -12\b)",
-            "EFA could not register memory: locked memory, huge pages or the adapter's own resources are used up.",
-            fix="memory",
-        ),
-        cause(
-            r"NCCL WARN NET/OFI .{0,400}(?:[Cc]ould ?n[o']t|[Uu]nable to|[Ff]ailed|with error|[Ee]rror)",
-            weight=2,
-            precedence=510,
-        ),
     ),
 )
 

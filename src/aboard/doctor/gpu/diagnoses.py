@@ -5,7 +5,7 @@ All are warnings at most: their rules were tested on recordings, not on real GPU
 
 from dataclasses import replace
 
-from aboard.diagnoses.diagnosis import Diagnosis, warning
+from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import KERNEL_XID, cause, odd
@@ -347,35 +347,6 @@ NVLINK = warning(
         late=True,
     ),
 )
-
-AMD = Diagnosis(
-    code="gpu-amd",
-    title="the kernel reports an error of an AMD GPU",
-    symptoms=(
-        "amdgpu 0000:1c:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
-        "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=16060, emitted seq=16062",
-    ),
-    explanation="The GPU has a hardware error, or hung until the driver reset it. Its memory is lost, and with it the"
-    " rank.",
-    fixes="sudo dmesg -T | grep -i amdgpu; rocm-smi --showrasinfo all    # on {node}; if it recurs, exclude {node}",
-    patterns=cause(
-        r"amdgpu (?P<pci>[\da-f:.]+): .{0,80}uncorrectable (?:hardware )?error|amdgpu_job_timedout.{0,60} ring \S+"
-        r" timeout|amdgpu: GPU reset begin|VRAM is lost",
-        late=True,
-    ),
-)
-
-HIP_DEVICE = Diagnosis(
-    code="gpu-hip-device",
-    title="ROCm finds no GPU that it may use",
-    symptoms=("Test HIP failure common.cu:1129 'hipErrorInvalidDevice'", "no ROCm-capable device is detected"),
-    explanation="The process has no access to /dev/kfd and /dev/dri, usually in a container that was started without"
-    " them or by a user outside of their groups; or more ranks were started than there are GPUs.",
-    fixes="ls -l /dev/kfd /dev/dri/render*; id    # on {node}, where ranks run; is the user in the devices' groups?\n"
-    "docker run --device=/dev/kfd --device=/dev/dri --group-add video …    # for a container",
-    patterns=cause(r"hipError(?:InvalidDevice|NoDevice)\b|no ROCm-capable device"),
-)
-
 
 UNKNOWN_GPUS = replace(
     declare_unanswered("gpus"),

@@ -314,3 +314,68 @@ CHECKPOINT_SHAPE = Diagnosis(
         r"|different (?:number of ranks|world size)"
     ),
 )
+
+AMD = Diagnosis(
+    code="log-amd-gpu",
+    title="the kernel reports an error of an AMD GPU",
+    symptoms=(
+        "amdgpu 0000:1c:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+        "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=16060, emitted seq=16062",
+    ),
+    explanation="The GPU has a hardware error, or hung until the driver reset it. Its memory is lost, and with it the"
+    " rank.",
+    fixes="sudo dmesg -T | grep -i amdgpu; rocm-smi --showrasinfo all    # on {node}; if it recurs, exclude {node}",
+    patterns=cause(
+        r"amdgpu (?P<pci>[\da-f:.]+): .{0,80}uncorrectable (?:hardware )?error|amdgpu_job_timedout.{0,60} ring \S+"
+        r" timeout|amdgpu: GPU reset begin|VRAM is lost",
+        late=True,
+    ),
+)
+
+HIP_DEVICE = Diagnosis(
+    code="log-hip-device",
+    title="ROCm finds no GPU that it may use",
+    symptoms=("Test HIP failure common.cu:1129 'hipErrorInvalidDevice'", "no ROCm-capable device is detected"),
+    explanation="The process has no access to /dev/kfd and /dev/dri, usually in a container that was started without"
+    " them or by a user outside of their groups; or more ranks were started than there are GPUs.",
+    fixes="ls -l /dev/kfd /dev/dri/render*; id    # on {node}, where ranks run; is the user in the devices' groups?\n"
+    "docker run --device=/dev/kfd --device=/dev/dri --group-add video …    # for a container",
+    patterns=cause(r"hipError(?:InvalidDevice|NoDevice)\b|no ROCm-capable device"),
+)
+
+OFI = Diagnosis(
+    code="log-ofi",
+    title="NCCL's plugin for EFA (libfabric) failed",
+    symptoms=(
+        "NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument",
+        "NCCL WARN NET/OFI Request 0x7f completed with error. RC: 113. Error: 4126 (Unresponsive receiver",
+    ),
+    explanation="The plugin (aws-ofi-nccl) can't use the adapter: libfabric is older than the one that the plugin was"
+    " built with, versions differ between nodes, or the container has no access to the devices.",
+    fixes={
+        "": "fi_info -p efa; fi_info --version    # on {node}, where ranks run: the same on all nodes?\n"
+        "ls -l /dev/infiniband    # on {node}, inside the container",
+        "group": "aws ec2 describe-security-group-rules    # the nodes' group must allow all traffic from itself and"
+        " to itself; 0.0.0.0/0 does not cover EFA",
+        "memory": "ulimit -l; grep -i huge /proc/meminfo    # on {node}, where ranks run: unlimited, and huge pages"
+        " free?",
+    },
+    patterns=(
+        cause(
+            r"NET/OFI .{0,400}(?:[Uu]nresponsive rec|Error: 41(?:19|26)\b|[Uu]nreachable remote)",
+            "EFA's packets don't reach the peer. The security group must allow all traffic from itself and to itself;"
+            " otherwise the peer has died, or the nodes are in different subnets.",
+            fix="group",
+        ),
+        cause(
+            r"NET/OFI .{0,400}(?:Cannot allocate memory|ENOMEM|RC: -12\b)",
+            "EFA could not register memory: locked memory, huge pages or the adapter's own resources are used up.",
+            fix="memory",
+        ),
+        cause(
+            r"NCCL WARN NET/OFI .{0,400}(?:[Cc]ould ?n[o']t|[Uu]nable to|[Ff]ailed|with error|[Ee]rror)",
+            weight=2,
+            precedence=510,
+        ),
+    ),
+)

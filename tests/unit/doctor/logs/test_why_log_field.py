@@ -110,9 +110,9 @@ WAITING = "\n".join(
         # https://github.com/deepseek-ai/DeepEP/issues/150
         ("/w/nvshmem/init.cu:3: non-zero status: 7 bootstrap_init failed", "log-nvshmem", "bootstrap_init"),
         # https://github.com/aws/aws-ofi-nccl/issues/24
-        ("g1:1:2 [7] create:4 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: x", "fabric-ofi", "open AV"),
+        ("g1:1:2 [7] create:4 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: x", "log-ofi", "open AV"),
         # https://github.com/gardener/gardener-extension-provider-aws/issues/1832
-        ("g1:1:2 [0] o:2 NCCL WARN NET/OFI Request 0x7 completed with error. Error: 4126", "fabric-ofi", "4126"),
+        ("g1:1:2 [0] o:2 NCCL WARN NET/OFI Request 0x7 completed with error. Error: 4126", "log-ofi", "4126"),
         # https://github.com/ROCm/rccl/issues/908
         (
             ("g1:1:2 [1] p2p.cc:2 NCCL WARN hipIpcGetMemHandle failed : invalid argument\n"
@@ -121,12 +121,12 @@ WAITING = "\n".join(
             "hipIpcGetMemHandle",
         ),
         # https://github.com/ROCm/rccl-tests/issues/16
-        ("g1: Test HIP failure common.cu:1 'hipErrorInvalidDevice'", "gpu-hip-device", "hipErrorInvalidDevice"),
+        ("g1: Test HIP failure common.cu:1 'hipErrorInvalidDevice'", "log-hip-device", "hipErrorInvalidDevice"),
         # https://github.com/ROCm/legacy-rocm-build/issues/4021
         (
             ("[138.91] amdgpu 0000:1c:00.0: {1}uncorrectable hardware error(ERREVENT_X) detected!\n"
             "[138.92] amdgpu 0000:42:00.0: {1}[Hardware Error]: aca entry[00].STATUS=0x98"),
-            "gpu-amd",
+            "log-amd-gpu",
             "0000:1c:00.0",
         ),
         # https://github.com/openpmix/prrte/issues/1127
@@ -158,12 +158,12 @@ WAITING = "\n".join(
             "posix_fallocate",
         ),
         # https://github.com/ArjunaCluster/ArjunaUsers/issues/46 and 123
-        ("slurmstepd: error: execve(): /t/job7/slurm_script: No such file or directory", "reach-script-lost", "script"),
+        ("slurmstepd: error: execve(): /t/job7/slurm_script: No such file or directory", "log-script-lost", "script"),
         ("slurmstepd: error: container_p_join: open failed /s/7/.active: No such file", "reach-prolog", ".active"),
         # https://github.com/elyall/wandb_on_slurm/issues/5
         ("slurmstepd: error: execve(): go.sh: Permission denied", "run-not-started", "go.sh"),
         # https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/225
-        ("srun: error: Application launch failed: Unable to layout tasks on given cpus", "reach-step-layout", "layout"),
+        ("srun: error: Application launch failed: Unable to layout tasks on given cpus", "log-step-layout", "layout"),
         # https://github.com/StanfordLegion/gasnet/issues/25
         ("srun: error: timeout waiting for task launch, started 0 of 1 tasks", "reach-no-slurmd", "task launch"),
         # https://github.com/NVIDIA/pyxis/issues/84 and 127
