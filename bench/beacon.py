@@ -14,6 +14,7 @@ from aboard.agent import process_tree
 from aboard.agent.supervisor.resource_usage import ResourceSampler
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.plan import Start
+from aboard.core.run.event_kinds import RankException, Started
 from aboard.core.run.lease import Lease
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession
@@ -212,10 +213,10 @@ class _LocalRun:
                 await asyncio.sleep(0.05)
 
     def _take(self, event: Any) -> None:
-        if event.kind == "started":
-            self.pids[event.child] = event.data["pid"]
-        elif event.kind == "raised":
-            sys.exit(f"{event.child}: {event.data['trace']}")
+        if isinstance(event.body, Started):
+            self.pids[event.child] = event.body.pid
+        elif isinstance(event.body, RankException):
+            sys.exit(f"{event.child}: {event.body.trace.raw()}")
 
     def _read(self, piece: Any) -> None:
         name = f"{piece.child}/{piece.stream}"

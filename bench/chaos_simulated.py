@@ -15,6 +15,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.event_kinds import AttemptStarted, Recovering
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import Action, RecoverySettings
@@ -129,10 +130,11 @@ def find_broken_promises(events: list[Event], failures: int) -> Iterator[str]:
     """Attempts in order, each with the whole world, none before the one before is gone; and the ledger is wall time."""
     folded = Run.replay("chaos", events)
     begins = [place for place, event in enumerate(events) if event.kind == "generation"]
-    numbers = [events[place].data["number"] for place in begins]
+    numbers = [event.body.number for event in events if isinstance(event.body, AttemptStarted)]
     if numbers != list(range(1, failures + 2)):
         yield f"attempts {numbers} after {failures} failures"
-    if any(event.kind == "recovering" and event.data["action"].raw() == Action.SHRINK for event in events):
+    decided = [event.body.decision.action for event in events if isinstance(event.body, Recovering)]
+    if Action.SHRINK in decided:
         yield "a smaller world"
     for number, begin, end in zip(numbers, begins, [*begins[1:], len(events)], strict=True):
         attempt = events[begin:end]

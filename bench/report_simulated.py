@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aboard.core.run.events import Event
 from aboard.core.run.lateness import LatenessWindow, RankLateness
+from aboard.record.event_log import decode_event
 from aboard.record.metrics_log import MetricsLine
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
@@ -97,7 +97,13 @@ def _write_attempt(record: Record, attempt: _Attempt, names: list[str], steps: i
         lost = names[7 * generation]
         _note(record, attempt.ended, "gone", {"why": "no contact for 20 s"}, lost)
         _note(record, attempt.ended + 3, "deciding", {"why": f"{lost} is gone"})
-        failed = {"code": "run-node-gone", "seen": "no contact for 20 s", "nodes": [lost], "action": "spare"}
+        failed = {
+            "code": "run-node-gone",
+            "seen": "no contact for 20 s",
+            "nodes": [lost],
+            "failure": "node",
+            "action": "replace",
+        }
         steps_done = {"step": attempt.last, "saved": attempt.last // _SAVE_STEPS * _SAVE_STEPS}
         done = {"why": "a spare takes over", **failed, **steps_done}
         _note(record, attempt.ended + _STOP_SECONDS, "recovering", done)
@@ -109,7 +115,9 @@ def _write_attempt(record: Record, attempt: _Attempt, names: list[str], steps: i
 
 def _note(record: Record, at: float, kind: str, data: dict[str, Any], node: str = "", rank: int | None = None) -> None:
     child = "" if rank is None else str(rank)
-    record.event(Event(node=node, at=at, kind=kind, child=child, rank=rank, data=data))
+    event = decode_event({"node": node, "at": at, "kind": kind, "child": child, "rank": rank, "data": data})
+    assert event is not None
+    record.event(event)
 
 
 def _write_save(record: Record, at: float, step: int, names: list[str]) -> None:

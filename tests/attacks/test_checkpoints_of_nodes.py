@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from deadlines import within
+from made_events import made_event
 from node_checkpoints import HALVES, OUT, PartlyOff, record, save, share
 
 from aboard.commands.shared.local_checkpoints import choose_checkpoint
@@ -175,15 +176,15 @@ def test_a_step_that_the_user_went_back_to_stays_the_newest(tmp_path: Path) -> N
 def test_only_rank_0_vouches_for_a_checkpoint() -> None:
     """Other ranks, copies, and texts that are no hash or name count for nothing."""
     data = {"checkpoint": Untrusted("step-000010"), "serial": 1, "files": (), "marker": "a" * 64}
-    good = Event(node="n1", at=1.0, kind="saved", rank=0, data=data)
+    good = made_event("saved", node="n1", at=1.0, rank=0, **data)
     run = Run.replay("r", [good])
     assert [each.name for each in run.markers] == ["step-000010"]
     assert parse_markers(format_markers(run.markers)) == run.markers
     for changed in (
         replace(good, rank=1),
-        replace(good, data={**data, "copied": True}),
-        replace(good, data={**data, "marker": "../x"}),
-        replace(good, data={**data, "checkpoint": Untrusted("../step-000010")}),
+        made_event("saved", node="n1", rank=0, **data | {"copied": True}),
+        made_event("saved", node="n1", rank=0, **data | {"marker": "../x"}),
+        made_event("saved", node="n1", rank=0, **data | {"checkpoint": "../step-000010"}),
     ):
         assert Run.replay("r", [changed]).markers == ()
 
@@ -242,7 +243,7 @@ def test_a_poisoned_checkpoint_is_not_exported(tmp_path: Path) -> None:
 
 def say_saved(node: str, rank: int, name: str, serial: int) -> Event:
     data = {"checkpoint": Untrusted(name), "serial": serial, "files": ["rank-00001-000.safetensors"]}
-    return Event(node=node, at=1.0, kind="saved", rank=rank, data=data)
+    return made_event("saved", node=node, at=1.0, rank=rank, **data)
 
 
 def test_no_other_rank_makes_a_checkpoint_the_newest(tmp_path: Path) -> None:

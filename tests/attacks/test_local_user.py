@@ -18,6 +18,7 @@ import pytest
 from deadlines import until, wait_until
 from doctor.collective.test_collective_probe import World, _about
 from launching import Going, Launches, build_sandbox
+from made_events import list_fields
 from other_users import ATTACKER, VICTIM, run_as, start_as
 from supervisor_runs import Run, held
 
@@ -142,7 +143,11 @@ def test_whoever_listens_on_the_rendezvous_port_is_named(address: str) -> None:
     run = Run()
 
     def taken() -> list[tuple[int, bool]]:
-        return [(event.data["uid"], event.data["beside"]) for event in run.events if event.kind == "port_taken"]
+        return [
+            (list_fields(event)["uid"], list_fields(event)["beside"])
+            for event in run.events
+            if event.kind == "port_taken"
+        ]
 
     async def story(hold: NodeSession) -> None:
         port = str(await hold.reserve(0))

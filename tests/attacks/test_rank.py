@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launching import Launches
+from made_events import made_event
 from secret_corpus import read_corpus
 from typed_commands import aboard
 
@@ -15,7 +16,6 @@ from aboard.commands.launch.launch_view import LineBacklog
 from aboard.commands.runs.bundle import pack_run
 from aboard.commands.shared.log_lines import LogLineFormatter
 from aboard.commands.shared.read_logs import LogFollower, LogQuery
-from aboard.core.run.events import Event
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
@@ -119,7 +119,7 @@ def test_a_key_in_an_exception_is_not_in_a_bundle(tmp_path: Path) -> None:
     run.make()
     record = Record.open(run, ranks=1)
     raised = {"type": "ValueError", "message": f"bad key {PEM}", "trace": f"load({PEM!r})", "error": json.dumps(PEM)}
-    record.event(Event(node="n1", seq=1, at=2.0, kind="raised", child="0", rank=0, data=raised))
+    record.event(made_event("raised", node="n1", seq=1, at=2.0, child="0", rank=0, **raised))
     record.add_output("n1", 0, "stderr", f"{PEM}\n".encode(), 3.0)
     record.write_stacks({0: f"n1: said {KEY_LINES[3]}"})
     record.close()

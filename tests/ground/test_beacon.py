@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deadlines import until, wait_until
+from made_events import list_fields
 from supervisor_runs import Run, held
 
 from aboard.agent.beacon.report_receiver import ACTIVITIES
@@ -54,13 +55,13 @@ def job(run: Run, source: str, *, ranks: int, then: Any = None, **env: str) -> l
 
 
 def phases(run: Run, child: str) -> list[str]:
-    return [event.data["phase"] for event in run.events if event.kind == "phase" and event.child == child]
+    return [list_fields(event)["phase"] for event in run.events if event.kind == "phase" and event.child == child]
 
 
 def ended_well(run: Run, ranks: int) -> None:
     for rank in range(ranks):
         assert run.output(f"rank{rank}", "stderr") == b""
-    assert [event.data["code"] for event in run.events if event.kind == "exited"] == [0] * ranks
+    assert [list_fields(event)["code"] for event in run.events if event.kind == "exited"] == [0] * ranks
 
 
 def test_phases_come_in_order_and_leave_nothing_behind(run: Run) -> None:
@@ -110,7 +111,7 @@ def test_a_store_is_held_until_its_master_listens(run: Run) -> None:
     samples: list[dict[str, Any]] = []
 
     def listening() -> list[int]:
-        return [event.data["port"] for event in run.events if event.kind == "listening"]
+        return [list_fields(event)["port"] for event in run.events if event.kind == "listening"]
 
     async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
@@ -236,7 +237,7 @@ main()
 """,
         ranks=1,
     )
-    raised = [event.data for event in run.events if event.kind == "raised"]
+    raised = [list_fields(event) for event in run.events if event.kind == "raised"]
     assert [(told["type"], told["message"]) for told in raised] == [("ValueError", "recorded")]
     assert "in main" in raised[0]["trace"]
 

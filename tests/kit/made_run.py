@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from made_events import made_event
 from made_findings import made_finding
 
-from aboard.core.run.events import Event
 from aboard.core.run.lateness import LatenessWindow, RankLateness
 from aboard.diagnoses import Severity
 from aboard.record.lateness_log import LatenessLog
@@ -38,19 +38,17 @@ def make_run(folder: Path, *, node: str = "n2", said: str = "hello", rate: float
         "why": "it may pass",
     }
     for event in (
-        Event(node="", at=100.0, kind="generation", data={"number": 1}),
-        Event(node="n1", at=105.0, kind="phase", child="0", rank=0, data={"phase": "group"}),
-        Event(node="", at=110.0, kind="stepping", data={"start": 0}),
-        Event(
-            node="n1", at=125.0, kind="saved", child="0", data={"checkpoint": "step-000002", "serial": 1, "files": []}
-        ),
-        Event(node="", at=150.0, kind="deciding", data={"why": "it died", "sign": 148.0}),
-        Event(node="", at=152.0, kind="recovering", data={**failed, "step": 4, "saved": 2}),
-        Event(node="", at=155.0, kind="generation", data={"number": 2}),
-        Event(node="", at=160.0, kind="stepping", data={"start": 2}),
-        Event(node="", at=180.0, kind="caught_up"),
-        Event(node="", at=200.0, kind="deciding", data={"why": "all ranks finished"}),
-        Event(node="", at=200.0, kind="finished", data={"why": "all ranks finished", "code": 0, "step": 6}),
+        made_event("generation", node="", at=100.0, number=1),
+        made_event("phase", node="n1", at=105.0, child="0", rank=0, phase="group"),
+        made_event("stepping", node="", at=110.0, start=0),
+        made_event("saved", node="n1", at=125.0, child="0", checkpoint="step-000002", serial=1, files=[]),
+        made_event("deciding", node="", at=150.0, why="it died", sign=148.0),
+        made_event("recovering", node="", at=152.0, **failed, step=4, saved=2),
+        made_event("generation", node="", at=155.0, number=2),
+        made_event("stepping", node="", at=160.0, start=2),
+        made_event("caught_up", node="", at=180.0),
+        made_event("deciding", node="", at=200.0, why="all ranks finished"),
+        made_event("finished", node="", at=200.0, why="all ranks finished", code=0, step=6),
     ):
         record.event(event)
     for rank, name in enumerate(("n1", node)):

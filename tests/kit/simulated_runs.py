@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from made_events import list_fields
+
 from aboard.commands.check.check_observer import NullCheckObserver
 from aboard.commands.launch.conduct.conductor import Conductor
 from aboard.commands.launch.conduct.metrics_file import MetricsFile
@@ -47,7 +49,7 @@ class EventList:
         pass
 
     def list_data(self, kind: str, name: str) -> list[str]:
-        return [event.data[name] for event in self.events if event.kind == kind]
+        return [list_fields(event)[name] for event in self.events if event.kind == kind]
 
 
 async def conduct_simulated(

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from made_events import made_event
+
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
@@ -11,7 +13,7 @@ from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import MasterAddress, Plan
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.plan.program import Program, ProgramKind
-from aboard.core.run.events import Event, Measurement
+from aboard.core.run.events import Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
@@ -57,7 +59,7 @@ class Scene:
         self.event(0.0, "generation", number=1)
 
     def event(self, at: float, kind: str, node: str = "", child: str = "", **data: Any) -> None:
-        self.run.apply(Event(node=node, seq=0, at=BEGAN + at, kind=kind, child=child, data=data))
+        self.run.apply(made_event(kind, node=node, at=BEGAN + at, child=child, **data))
 
     def held(self, at: float = 0.5) -> None:
         for part in self.plan.parts:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence_builders import NOW
+from made_events import made_event
 
 from aboard.core.evidence.node_snapshot import ACTIVITIES, CollectiveRecord, NodeSnapshot, RankSnapshot
 from aboard.core.evidence.run_evidence import Evidence
@@ -56,7 +57,7 @@ def kept_run(
     died = any(child.dead for child in evidence.run.generation.children.values())
     given = answers_of(evidence) if answers is None else answers
     record.add_snapshot(build_snapshot(evidence, given, findings, number=1, ended=died))
-    record.event(Event(node="", seq=0, at=NOW, kind="looked", data={"number": 1}))
+    record.event(made_event("looked", node="", at=NOW, number=1))
     if not died:
         record.event(verdict(findings[:1]))
     for event in after:
@@ -68,7 +69,7 @@ def kept_run(
 
 
 def verdict(findings: Iterable[Finding]) -> Event:
-    return Event(node="", seq=0, at=NOW, kind="verdict", data={"findings": build_findings_document(findings)})
+    return made_event("verdict", node="", at=NOW, findings=build_findings_document(findings))
 
 
 def stopped(evidence: Evidence) -> list[Event]:
@@ -78,24 +79,24 @@ def stopped(evidence: Evidence) -> list[Event]:
         ("deciding", {"why": "Ctrl-C", "unhurt": True}),
     ]
     exits = [
-        Event(node=child.node, seq=9, at=NOW + 2, kind="exited", child=child.name, data={"code": -15})
+        made_event("exited", node=child.node, seq=9, at=NOW + 2, child=child.name, code=-15)
         for child in evidence.run.generation.children.values()
     ]
-    last = Event(node="", seq=0, at=NOW + 3, kind="finished", data={"why": "Ctrl-C", "code": 130})
-    return [*(Event(node="", seq=0, at=NOW + 1, kind=kind, data=data) for kind, data in conductor), *exits, last]
+    last = made_event("finished", node="", at=NOW + 3, why="Ctrl-C", code=130)
+    return [*(made_event(kind, node="", at=NOW + 1, **data) for kind, data in conductor), *exits, last]
 
 
 def _events(evidence: Evidence) -> Iterable[Event]:
     words = {phase: word for word, phase in BEACON_PHASES.items()}
     generation = evidence.run.generation
-    yield Event(node="", seq=0, at=generation.at, kind="generation", data={"number": generation.number})
+    yield made_event("generation", node="", at=generation.at, number=generation.number)
     for name, place in generation.connections.items():
-        yield Event(node=name, seq=0, at=place.at, kind=place.state, data={"why": place.why})
+        yield made_event(place.state, node=name, at=place.at, why=place.why)
     for child in generation.children.values():
-        yield Event(node=child.node, seq=1, at=child.since - 1, kind="started", child=child.name)
+        yield made_event("started", node=child.node, seq=1, at=child.since - 1, child=child.name)
         if child.phase in words:
             data = {"phase": words[child.phase]}
-            yield Event(node=child.node, seq=2, at=child.since, kind="phase", child=child.name, data=data)
+            yield made_event("phase", node=child.node, seq=2, at=child.since, child=child.name, **data)
 
 
 def _plan(plan: Plan) -> dict[str, Any]:

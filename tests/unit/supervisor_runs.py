@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deadlines import slowness, until
+from made_events import list_fields
 
 from aboard.agent import process_tree
 from aboard.core.cluster.node import Node, TransportKind
@@ -81,7 +82,7 @@ class Run:
         return process_tree.find_run_processes(self.id)
 
     def keeper(self) -> int:
-        child = next(event.data["pid"] for event in self.events if event.kind == "started")
+        child = next(list_fields(event)["pid"] for event in self.events if event.kind == "started")
         return process_tree.read_parents()[child]
 
     def gone(self) -> bool:

@@ -77,6 +77,12 @@ def test_the_recovery_page_ends_with_the_classes_of_all_failures() -> None:
     assert PAGES[DOCS / "recovery.md"].endswith(printed.stdout)
 
 
+def test_the_page_about_scripts_ends_with_all_kinds_of_events() -> None:
+    """They are what scripts/events prints: each kind, described by its class."""
+    printed = subprocess.run([sys.executable, ROOT / "scripts" / "events"], capture_output=True, text=True, check=True)
+    assert PAGES[DOCS / "scripting.md"].endswith(printed.stdout)
+
+
 def test_every_file_and_name_of_the_tour_exists() -> None:
     """A step of the tour names files below src/aboard, and functions, classes or methods that they define."""
     named = re.findall(r"`([\w/]+(?:\.py|/))(?:: ([\w.]+))?`", PAGES[DOCS / "tour.md"])

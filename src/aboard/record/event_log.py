@@ -7,24 +7,22 @@ minutes for 4 weeks have 32,000 events of 400 bytes, 13 MB. A link that is lost 
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aboard.core.decoding import parse_json, try_decode
-from aboard.core.run.events import Event
+from aboard.core.decoding import DecodeError, parse_json, try_decode
+from aboard.core.run import event_kinds as kinds
+from aboard.core.run.event_codec import KINDS, decode_body, encode_body
+from aboard.core.run.events import Event, EventSource
 from aboard.core.text.byte_sizes import MIB
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.record.json_documents import build_findings_document, decode_findings
 from aboard.record.json_lines_journal import Journal, read_entries
 from aboard.record.record_lines import choose_decoder
 
-# The kind that the record inserts where events are missing; other code ignores it.
-DROPPED = "dropped"
 NODE_LIMIT = 32 * MIB
 # A part of it is for the events without which the record has no end.
-LAST_EVENTS = frozenset({"exited", "failed", "ending", "ended", "gone", "stopped"})
+LAST_EVENTS = (kinds.Exited, kinds.StartFailed, kinds.Ending, kinds.Ended, kinds.NodeLost, kinds.RankStopped)
 LAST_LIMIT = NODE_LIMIT // 4
-_TEXT = 20_000
 
 
 class EventLog:
@@ -43,8 +41,8 @@ class EventLog:
 
     def append(self, event: Event) -> bool:
         """Writes an event; returns whether it is on disk."""
-        limit = NODE_LIMIT if event.kind in LAST_EVENTS else NODE_LIMIT - LAST_LIMIT
-        if event.node and event.kind != DROPPED and self._sizes[event.node] >= limit:
+        limit = NODE_LIMIT if isinstance(event.body, LAST_EVENTS) else NODE_LIMIT - LAST_LIMIT
+        if event.node and not isinstance(event.body, kinds.Dropped) and self._sizes[event.node] >= limit:
             self.past_limit[event.node] += 1
             return False
         entry: dict[str, Any] = {"at": event.at, "node": event.node, "seq": event.seq, "kind": event.kind}
@@ -52,8 +50,10 @@ class EventLog:
             entry["child"] = event.child
         if event.rank is not None:
             entry["rank"] = event.rank
-        if event.data:
-            entry["data"] = dict(event.data)
+        if data := encode_body(event.body):
+            if "findings" in data:
+                data["findings"] = build_findings_document(data["findings"])
+            entry["data"] = data
         before = self._journal.size
         written = self._journal.append(entry)
         self._sizes[event.node] += max(0, self._journal.size - before)
@@ -69,17 +69,28 @@ def read_events(path: Path, *, skip: Callable[[dict[str, Any]], bool] | None = N
     for entry in read_entries(path, choose_decoder() if skip else parse_json):
         if skip and skip(entry):
             continue
-        event = decode_event(entry) or Event(
-            node="", seq=0, at=at, kind=DROPPED, data={"events": entry.get("dropped", 1)}
-        )
-        at = event.at
-        yield event
+        missing = {"node": "", "at": at, "kind": kinds.Dropped.kind, "data": {"events": entry.get("dropped", 1)}}
+        if (event := decode_event(entry) or decode_event(missing)) is not None:
+            at = event.at
+            yield event
 
 
-def decode_event(entry: object) -> Event | None:
-    """Decodes an event, or returns None; its texts come from ranks, nodes, or whoever packed a bundle."""
-    event = try_decode(Event, entry)
-    if event is None:
+def decode_event(entry: object, *, own: bool = True) -> Event | None:
+    """Decodes an event, or returns None; one of a kind or of fields that are not known does nothing.
+
+    Its texts come from ranks, nodes, or whoever packed a bundle; the fixes of findings only from one's `own` record.
+    """
+    source, unknown = try_decode(EventSource, entry), try_decode(kinds.UnknownEvent, entry)
+    if source is None or unknown is None or not isinstance(entry, dict):
         return None
-    texts = {name: Untrusted(value[:_TEXT]) for name, value in event.data.items() if isinstance(value, str)}
-    return replace(event, data={**event.data, **texts})
+    return Event(**vars(source), body=_decode_body(unknown, entry.get("data"), own=own))
+
+
+def _decode_body(unknown: kinds.UnknownEvent, data: object, *, own: bool) -> kinds.EventBody:
+    kind, fields = KINDS.get(unknown.kind), data if isinstance(data, dict) else {}
+    if "findings" in fields:
+        fields = {**fields, "findings": decode_findings(fields["findings"], own=own)}
+    try:
+        return unknown if kind is None else decode_body(kind, fields)
+    except DecodeError:
+        return unknown

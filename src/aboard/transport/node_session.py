@@ -11,6 +11,7 @@ from aboard.agent import frames
 from aboard.core.cluster.container import describe_container
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
+from aboard.core.run.event_kinds import Ended
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import AgentRequestError, ProtocolError, TransportError, Unreachable
@@ -432,8 +433,8 @@ class NodeSession:
                 self._acked = event.seq
                 self._on_event(event)
             # A supervisor whose ranks have exited only waits for this acknowledgement; one that repeats itself doesn't.
-            acks.ack(self._acked, now=event.kind == "ended" and not self._seen_end)
-            self._seen_end |= event.kind == "ended"
+            acks.ack(self._acked, now=isinstance(event.body, Ended) and not self._seen_end)
+            self._seen_end |= isinstance(event.body, Ended)
         elif "out" in message:
             self._take_output(acks, message)
         elif "samples" in message:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Container, Mapping
 from typing import Annotated, Any, TypeVar
 
 from aboard.agent import frames
-from aboard.core.decoding import DecodeError, Decoder, IpAddress, Matching, MaxLength, PortNumber, Signed, make_decoder
-from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, METRICS_STREAM, STREAMS, Event
+from aboard.core.decoding import DecodeError, IpAddress, Matching, MaxLength, PortNumber, make_decoder
+from aboard.core.run.event_codec import KINDS, decode_body
+from aboard.core.run.event_kinds import AGENT_PROCESSES, MOST_CHILDREN, ChildReport, NodeReport
+from aboard.core.run.events import METRICS_STREAM, STREAMS, Event
 from aboard.core.run.lateness import UNMEASURED
 from aboard.core.run.lateness_meter import GroupArrivals
-from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.core.run.training_metrics import METRICS
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
@@ -16,74 +17,13 @@ from aboard.lazy_dataclass import dataclass
 T = TypeVar("T")
 # Above any count of events or bytes, and still exact in every program that reads JSON.
 MOST = 2**53
-# Above any number of processes that a node starts for one run, and any name that we give one.
-MOST_CHILDREN = 4096
+# Above any name that we give a process.
 NAME_CHARS = 200
 NO_STACKS = "no stacks: "
 _decode_count: Callable[[object], int] = make_decoder(int, strict=True)
 _decode_clock: Callable[[object], float] = make_decoder(float, strict=True)
-_decode_name: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(200)], strict=True)
 _decode_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(2000)], strict=True)
-_decode_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(8000)], strict=True)
 _decode_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(64 * 1024)], strict=True)
-_Process = Annotated[str, Matching("|".join(AGENT_PROCESSES))]
-_decode_process: Callable[[object], str] = make_decoder(_Process, strict=True)
-_Words = Annotated[tuple[Annotated[Untrusted, MaxLength(300)], ...], MaxLength(65)]
-# The fields of each kind of event besides node, time and child.
-EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
-    "unpacking": {},
-    "started": {"pid": _decode_count, "standby": make_decoder(bool, strict=True)},
-    # A process of this node has done a rank's imports.
-    "standby": {},
-    "exited": {"code": make_decoder(Signed, strict=True), "stack": _decode_trace},
-    "failed": {"why": _decode_text},
-    "ending": {"why": _decode_text, "cause": make_decoder(Annotated[str, Matching("|".join(END_CAUSES))], strict=True)},
-    "ended": {
-        "killed": _decode_count,
-        "stubborn": make_decoder(Annotated[tuple[int, ...], MaxLength(MOST_CHILDREN)], strict=True),
-    },
-    "listening": {"port": _decode_count},
-    "port_taken": {
-        "port": _decode_count,
-        "uid": _decode_count,
-        "user": _decode_name,
-        "pid": _decode_count,
-        "name": _decode_name,
-        # Another run of Aboard's.
-        "run": _decode_name,
-        "beside": make_decoder(bool, strict=True),
-    },
-    # A signal stopped it, and Aboard continued it; or it was killed.
-    "continued": {"process": _decode_process},
-    "killed": {"process": _decode_process},
-    "phase": {"phase": make_decoder(Annotated[str, Matching("|".join(BEACON_PHASES))], strict=True)},
-    "saved": {
-        # A rank may name anything here: whoever reads the record validates the names.
-        "checkpoint": _decode_text,
-        "serial": _decode_count,
-        "files": make_decoder(Annotated[tuple[Annotated[Untrusted, MaxLength(200)], ...], MaxLength(500)], strict=True),
-        # The hash of its marker, which only rank 0 reports.
-        "marker": make_decoder(Annotated[str, Matching(r"[0-9a-f]{64}")], strict=True),
-        # Whether the files came from another node.
-        "copied": make_decoder(bool, strict=True),
-    },
-    # Parts of a checkpoint could not be copied to this node.
-    "uncopied": {
-        "checkpoint": _decode_name,
-        "obstacle": make_decoder(Annotated[str, Matching("|".join(COPY_OBSTACLES))], strict=True),
-        "why": _decode_text,
-    },
-    "nested": {"command": make_decoder(_Words, strict=True)},
-    # A script's launcher waits for the head; it ended before its release; or it started ranks itself and was killed.
-    "captured": {"number": _decode_count, "launcher": _decode_name, "pid": _decode_count},
-    "withdrawn": {"number": _decode_count},
-    "escaped": {"command": make_decoder(_Words, strict=True), "why": _decode_text},
-    "raised": {"type": _decode_name, "message": _decode_text, "trace": _decode_trace, "error": _decode_trace},
-}
-# Events of a node rather than of a child.
-NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed", "standby", "uncopied")
-# Without these the event is useless.
-REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command", "checkpoint", "obstacle", "number")
 MOST_SIGNAL = 64
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {
     "load": float,
@@ -154,21 +94,20 @@ _decode_pending: Callable[[object], tuple[tuple[str, int], ...]] = make_decoder(
 
 def parse_event(message: frames.Message, node: str, clock_offset: float, children: Container[str]) -> Event:
     """The supervisor's event, in the head's time."""
-    kind = message.get("kind")
-    fields = EVENT_FIELDS.get(kind) if isinstance(kind, str) else None
-    if fields is None:
+    name = message.get("kind")
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None or not issubclass(kind, ChildReport | NodeReport):
         raise frames.FrameError("an event of unknown kind")
+    try:
+        body = decode_body(kind, message, strict=True)
+    except DecodeError as error:
+        raise frames.FrameError(f"an event of kind {name}: {error}") from None
     return Event(
         node=node,
         seq=parse_count(message, "event"),
         at=parse_clock(message.get("wall")) - clock_offset,
-        kind=str(kind),
-        child="" if kind in NODE_EVENTS else _require_known_child(message.get("child"), children),
-        data={
-            key: _decode_field(decoder, message, key)
-            for key, decoder in fields.items()
-            if key in message or key in REQUIRED_FIELDS
-        },
+        child="" if isinstance(body, NodeReport) else _require_known_child(message.get("child"), children),
+        body=body,
     )
 
 

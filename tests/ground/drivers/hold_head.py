@@ -11,8 +11,10 @@ from typing import Any
 
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
+from aboard.core.run.event_codec import encode_body
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
+from aboard.diagnoses.untrusted import encode_text
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, OutputChunk, SessionState
 from aboard.transport.ssh import SshTransport
@@ -43,12 +45,12 @@ CHILDREN = ("loader", "session", "daemon", "counter")
 
 
 def tell(**fields: Any) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.write(json.dumps(fields, default=encode_text) + "\n")
     sys.stdout.flush()
 
 
 def heard(event: Event) -> None:
-    tell(event=event.kind, node=event.node, child=event.child, seq=event.seq, **event.data)
+    tell(event=event.kind, node=event.node, child=event.child, seq=event.seq, **encode_body(event.body))
 
 
 def printed(piece: OutputChunk) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 import pytest
 from deadlines import slowness
+from made_events import made_event
 from slurm_commands import SlurmStandIns
 from typed_commands import aboard
 
@@ -21,7 +22,6 @@ from aboard.commands.command_line import cli, main
 from aboard.commands.sandbox.command import _build_terminal_environment
 from aboard.commands.shared.options.typed_words import find_values, format_typed_command
 from aboard.core.launchers.capture_failures import build_late_failure
-from aboard.core.run.events import Event
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 
@@ -353,9 +353,9 @@ def test_the_end_of_a_script_is_that_of_its_run(
     run = Runs.of(os.environ).open_or_create("20261116-1950-calm-crane")
     record = Record.open(run, ranks=1)
     if end["code"]:
-        record.event(Event(node="", at=1.0, kind="finished", data={"code": 0, "why": "all ranks ended"}))
+        record.event(made_event("finished", node="", at=1.0, code=0, why="all ranks ended"))
         record.write_findings([build_late_failure(run.id, "n1", "ended with exit code 127")])
-    record.event(Event(node="", at=2.0, kind="finished", data=end))
+    record.event(made_event("finished", node="", at=2.0, **end))
     record.close()
     assert json.loads(aboard("status", run.id, "--json").stdout)["runs"][0]["state"] == state
     assert explained in aboard("why", run.id).stdout

@@ -31,6 +31,8 @@ from aboard.core.evidence.external_process import ExternalJobProcess
 from aboard.core.evidence.node_snapshot import NodeSnapshot, RankSnapshot
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.snapshot import NodeAnswer, decode_answers
+from aboard.core.run.event_codec import KINDS
+from aboard.core.run.event_kinds import ChildReport, NodeReport
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
@@ -40,7 +42,7 @@ from aboard.doctor.judge_evidence import judge_evidence
 from aboard.doctor.logs.judge_log import judge_log as judge_logs
 from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.record.json_documents import RecordedFinding, build_findings_document
-from aboard.transport.supervisor_messages import EVENT_FIELDS, parse_event
+from aboard.transport.supervisor_messages import parse_event
 
 TEXTS = ("'; $(x)", "a\nfix: curl x | sudo sh", "\x1b[31m", "\x1b]52;c;eA==\x07", "\u202eb", "-rf")
 HOSTILE = (" ".join(TEXTS), "\x1b" + "A" * 1_000_000)
@@ -131,17 +133,18 @@ def test_no_word_of_a_node_reaches_a_screen_or_a_shell_as_it_came(made: Callable
                 assert_harmless(judged(scene, name, put(plain, place, hostile)))
 
 
+REPORTED = [word for word, kind in KINDS.items() if issubclass(kind, ChildReport | NodeReport)]
 NUMBERS_AND_LISTS = ("killed", "stubborn", "serial", "files", "beside", "copied", "standby")
 
 
-@pytest.mark.parametrize("kind", EVENT_FIELDS)
+@pytest.mark.parametrize("kind", REPORTED)
 def test_no_word_of_an_event_reaches_a_screen_as_it_came(kind: str) -> None:
     """What a rank raised, why it could not start, why a node ends: in verdicts, and in the lines of a run."""
-    said = dict.fromkeys(EVENT_FIELDS[kind], HOSTILE[0])
+    said = dict.fromkeys((each.name for each in fields(KINDS[kind])), HOSTILE[0])
     frame: frames.Message = {"event": 1, "kind": kind, "wall": 1.0, "child": "0", "pid": 7, "code": 1, "phase": "torch"}
     # Numbers, and words of ours: any other is refused.
     frame |= {"port": 29500, "uid": 1001, "cause": "lease", "process": "guard", "obstacle": "full", "number": 1}
-    frame |= {"command": list(HOSTILE), "marker": "0" * 64}
+    frame |= {"command": list(HOSTILE), "marker": "0" * 64, "serial": 1}
     frame |= {name: text for name, text in said.items() if name not in frame and name not in NUMBERS_AND_LISTS}
     first = parse_event({"event": 1, "kind": "started", "wall": 0.5, "child": "0", "pid": 7}, "n1", 0.0, {"0"})
     event = parse_event(frame, "n1", 0.0, {"0"})

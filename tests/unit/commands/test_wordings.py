@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import ending
+from made_events import made_event
 from rich.console import Console
 from typed_commands import aboard
 
@@ -30,7 +31,6 @@ from aboard.core.launchers.capture_failures import build_no_launcher_error
 from aboard.core.plan.launch_request import LaunchRequest, describe_unused_master
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
-from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_state import Run
@@ -59,8 +59,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def end_run(code: int) -> str:
     run = Runs.of({"XDG_STATE_HOME": str(Path("state").resolve())}).create(datetime.now(UTC), Random(1))  # noqa: S311 - a name
     record = Record.open(run, ranks=1)
-    record.event(Event(node="", at=0.0, kind="generation", data={"number": 1}))
-    record.event(Event(node="", at=1.0, kind="finished", data={"why": "rank 0 exited", "code": code}))
+    record.event(made_event("generation", node="", at=0.0, number=1))
+    record.event(made_event("finished", node="", at=1.0, why="rank 0 exited", code=code))
     record.close()
     return aboard("why").stdout.splitlines()[0]
 
@@ -83,7 +83,7 @@ def lose_node(transport: TransportKind) -> str:
         NodePlan(node=Node(name=name, transport=transport), starts=(Start(child=str(rank), argv=("x",), rank=rank),))
         for rank, name in enumerate(("n1", "n2"))
     )
-    run = Run.replay("r", [Event(node="n2", seq=0, at=6.0, kind="cut", data={"why": "it did not reply"})])
+    run = Run.replay("r", [made_event("cut", node="n2", at=6.0, why="it did not reply")])
     plan = Plan(run="r", program=SCRIPT, master=MasterAddress(node="n1", address="10.0.0.1"), parts=parts)
     return ending(Evidence(run=run, plan=plan, now=7.0))[0].fix
 

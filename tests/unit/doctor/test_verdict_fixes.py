@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import at_collective, ending, evidence, in_collective, process, stack, stuck_socket
+from made_events import made_event
 
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
@@ -22,7 +23,6 @@ from aboard.core.evidence.node_snapshot import (
 )
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.plan.plan import Plan
-from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
@@ -231,8 +231,8 @@ def died(plan: Plan, kind: str, message: str, *ranks: int) -> Finding:
     """The verdict on a run in which these ranks raised the same."""
     where = {start.rank: node for node, start in plan.starts()}
     said = {"type": kind, "message": message, "trace": ""}
-    events = [Event(node=where[rank], seq=1, at=1.0, kind="raised", child=str(rank), data=said) for rank in ranks]
-    gone = [Event(node=where[rank], seq=2, at=2.0, kind="exited", child=str(rank), data={"code": 1}) for rank in ranks]
+    events = [made_event("raised", node=where[rank], seq=1, at=1.0, child=str(rank), **said) for rank in ranks]
+    gone = [made_event("exited", node=where[rank], seq=2, at=2.0, child=str(rank), code=1) for rank in ranks]
     return ending(Evidence(plan=plan, run=Run.replay("r", [*events, *gone])))[0]
 
 
@@ -325,8 +325,8 @@ def test_a_child_that_the_kernel_killed_is_want_of_memory() -> None:
     """The rank only raises; the kernel's counter tells why its child is gone."""
     said = {"type": "CalledProcessError", "message": "Command 'x' died with <Signals.SIGKILL: 9>.", "trace": ""}
     events = [
-        Event(node="n1", seq=1, at=1.0, kind="raised", child="0", data=said),
-        Event(node="n1", seq=2, at=2.0, kind="exited", child="0", data={"code": 1}),
+        made_event("raised", node="n1", seq=1, at=1.0, child="0", **said),
+        made_event("exited", node="n1", seq=2, at=2.0, child="0", code=1),
     ]
     grown = {"n1": NodeSnapshot(at=9.0, oom_before=0, oom_kills=1)}
     given = Evidence(plan=evidence(eight()).plan, run=Run.replay("r", events), snapshots=grown)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from made_events import list_fields, made_event
 from made_findings import made_finding
 from recording_logs import files_no_larger_than
 
@@ -13,14 +14,14 @@ from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, choos
 
 
 def _event(seq: int, **more: object) -> Event:
-    return Event(node="n1", seq=seq, at=100.0 + seq, kind="started", child="0", rank=0, data=more)
+    return made_event("started", node="n1", seq=seq, at=100.0 + seq, child="0", rank=0, **more)
 
 
 def test_events_come_back_as_they_were(tmp_path: Path) -> None:
     """In their order, on disk before the next one, with whatever text is in them."""
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
-    events = [_event(1, why="line\nbreak"), Event(node="n2", seq=1, at=5.0, kind="ended"), _event(2, file="\udcff")]
+    events = [_event(1, why="line\nbreak"), made_event("ended", node="n2", seq=1, at=5.0), _event(2, file="\udcff")]
     for count, event in enumerate(events, 1):
         assert log.append(event)
         assert len(list(read_events(path))) == count
@@ -69,7 +70,7 @@ def test_a_full_disk_drops_events_and_says_so_when_there_is_room(tmp_path: Path)
     assert log.dropped == 2
     back = list(read_events(path))
     assert [event.kind for event in back] == ["started", "dropped", "started"]
-    assert back[1].data == {"events": 2}
+    assert list_fields(back[1]) == {"events": 2}
 
 
 def test_a_disk_that_takes_nothing_at_all() -> None:

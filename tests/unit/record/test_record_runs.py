@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_events import made_event
 
 from aboard.commands.launch.show_launch import build_plan_document
 from aboard.commands.runs.status import summarize_run
@@ -168,7 +169,7 @@ def test_a_record_holds_all_that_a_run_told(tmp_path: Path) -> None:
     record = Record.open(run, ranks=2)
     record.write_plan({"run": run.id})
     record.write_findings([])
-    record.event(Event(node="n1", seq=1, at=1.0, kind="ended"))
+    record.event(made_event("ended", node="n1", seq=1, at=1.0))
     record.samples("n1", 1.0, {"node": {"load": 0.5}})
     record.add_output("n1", 0, "stdout", b"hello\n", 1.0)
     assert record.dropped == {}
@@ -197,9 +198,9 @@ class Lost:
         nodes = [{"name": f"n{number}", "starts": each} for number, each in enumerate(starts, 1)]
         record = Record.open(self.run, ranks=4)
         record.write_plan({"world": 4, "nodes": nodes, "cwd": "/home/ada/my job", "lease": 20.0, **plan})
-        record.event(Event(node="", seq=0, at=90.0, kind="generation", data={"number": 1}))
+        record.event(made_event("generation", node="", at=90.0, number=1))
         for rank in range(4):
-            record.event(Event(node=f"n{1 + rank // 2}", seq=1, at=91.0, kind="started", child=str(rank), rank=rank))
+            record.event(made_event("started", node=f"n{1 + rank // 2}", seq=1, at=91.0, child=str(rank), rank=rank))
         for event in events:
             record.event(event)
         child = {"step": 70, **({"metrics": metrics} if metrics else {})}
@@ -273,8 +274,8 @@ def test_a_checkpoint_on_this_machine_is_newer_than_the_record(lost: Lost) -> No
 
 def test_a_rank_that_died_before_its_conductor_was_killed_comes_first(lost: Lost) -> None:
     """The conductor was already ending the run: the death is the verdict, and both are told."""
-    died = Event(node="n2", seq=2, at=99.0, kind="exited", child="3", rank=3, data={"code": 3})
-    deciding = Event(node="", seq=0, at=99.1, kind="deciding", data={"why": "rank 3 died", "death": True})
+    died = made_event("exited", node="n2", seq=2, at=99.0, child="3", rank=3, code=3)
+    deciding = made_event("deciding", node="", at=99.1, why="rank 3 died", death=True)
     lost.write(died, deciding, command="aboard launch -- train.py")
     death, conductor = judge_finished_run(lost.run).why.findings
     assert (death.code, death.ranks) == ("run-exited", (3,))

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from deadlines import slowness, until
+from made_events import list_fields
 
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
@@ -88,10 +89,10 @@ def test_ranks_come_through_their_phases_one_dies_and_all_end() -> None:
     heard = Heard(NODES, {"n3": FakeNodeFaults(dies={victim: 2.8})})
     asyncio.run(heard.act(script))
     assert heard.count("started") == NODES * RANKS
-    assert [(event.node, event.child, event.data["type"]) for event in heard.events if event.kind == "raised"] == [
-        ("n3", victim, "RuntimeError")
-    ]
-    codes = Counter(event.data["code"] for event in heard.events if event.kind == "exited")
+    assert [
+        (event.node, event.child, list_fields(event)["type"]) for event in heard.events if event.kind == "raised"
+    ] == [("n3", victim, "RuntimeError")]
+    codes = Counter(list_fields(event)["code"] for event in heard.events if event.kind == "exited")
     assert codes == {1: 1, -15: NODES * RANKS - 1}
     assert heard.count("ended") == NODES
     assert all(states == [SessionState.CONNECTED, SessionState.LOST] for states in heard.states.values())
@@ -121,7 +122,9 @@ def test_stacks_and_signals() -> None:
 
     heard = Heard(1)
     asyncio.run(heard.act(script))
-    assert [event.data["code"] for event in heard.events if event.kind == "exited"] == [-9] + [-15] * (RANKS - 1)
+    assert [list_fields(event)["code"] for event in heard.events if event.kind == "exited"] == [-9] + [-15] * (
+        RANKS - 1
+    )
 
 
 @pytest.mark.ci

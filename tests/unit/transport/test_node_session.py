@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from deadlines import slowness, until, within
 from hypothesis import given, strategies as st
+from made_events import list_fields
 
 from aboard.agent import frames
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
+from aboard.core.run.event_codec import KINDS
+from aboard.core.run.event_kinds import Ended
 from aboard.core.run.events import Event
 from aboard.core.run.lateness import UNMEASURED
 from aboard.core.run.lateness_meter import GroupArrivals
@@ -23,7 +26,6 @@ from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import CREDIT, REDIAL_SECONDS, NodeSession, SessionState
 from aboard.transport.supervisor_messages import (
-    EVENT_FIELDS,
     NO_STACKS,
     OutputChunk,
     parse_clock,
@@ -162,7 +164,7 @@ def test_what_comes_with_the_first_answer_is_acknowledged_and_credited() -> None
     far = heard.wire.streams[0]
     assert [message["seq"] for message in _ops(far, "ack")] == [1]
     assert [message["bytes"] for message in _ops(far, "credit")] == [2]
-    assert heard.events[0].data == {"pid": 5}
+    assert list_fields(heard.events[0]) == {"pid": 5}
 
 
 @pytest.mark.parametrize(
@@ -426,7 +428,7 @@ def test_leaving_tells_whoever_still_asks() -> None:
 
 @given(st.fixed_dictionaries({}, optional={
     "event": st.integers(0, 5) | ANYTHING,
-    "kind": st.sampled_from(sorted(EVENT_FIELDS)) | ANYTHING,
+    "kind": st.sampled_from(sorted(KINDS)) | ANYTHING,
     "wall": st.floats() | ANYTHING,
     "child": st.just("a") | ANYTHING,
     **dict.fromkeys(("code", "pid", "why", "killed", "stubborn", "phase", "type", "message", "trace"), ANYTHING),
@@ -539,7 +541,7 @@ def test_a_new_head_knows_the_children_from_the_first_answer() -> None:
         await heard.hold.leave()
 
     asyncio.run(story())
-    assert heard.events[0].data == {"code": 3}
+    assert list_fields(heard.events[0]) == {"code": 3}
 
 
 @pytest.mark.parametrize("children", [[], {"x" * 201: {}}, {f"c{n}": {} for n in range(5000)}])
@@ -565,17 +567,18 @@ def test_what_an_event_says_is_cut_to_size() -> None:
         await heard.hold.leave()
 
     asyncio.run(story())
-    assert {key: len(text) for key, text in heard.events[0].data.items()} == {
+    assert {key: len(text) for key, text in list_fields(heard.events[0]).items()} == {
         "type": 200,
         "message": 2000,
         "trace": 8000,
+        "error": 0,
     }
 
 
 def test_processes_that_would_not_end_are_told_by_number() -> None:
     """What can't be the number of a process is no event."""
     message: frames.Message = {"event": 1, "kind": "ended", "wall": 1.0, "killed": 1, "stubborn": [4711, 7]}
-    assert parse_event(message, "n1", 0.0, ()).data["stubborn"] == (4711, 7)
+    assert parse_event(message, "n1", 0.0, ()).body == Ended(killed=1, stubborn=(4711, 7))
     for nonsense in ([-1], [7, 2**53], ["7"], "7"):
         with pytest.raises(frames.FrameError):
             parse_event({**message, "stubborn": nonsense}, "n1", 0.0, ())

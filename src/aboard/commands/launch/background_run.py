@@ -8,10 +8,12 @@ from typing import NoReturn
 
 from aboard.commands.launch.conduct.conductor import Conductor
 from aboard.commands.launch.launch_run import LaunchResult
+from aboard.core.run.event_kinds import Recovering, SpareChanged, Unsent
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.run_state import describe_spare, describe_unsent
+from aboard.core.run.run_state import WHY_CHARS, describe_spare, describe_unsent
 from aboard.core.text.input_text import format_count
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.record.run_directory import RunDirectory
 
 # Far more than what is said before ranks start, and less than a pipe holds.
@@ -31,15 +33,17 @@ class StartReporter:
 
     def event(self, event: Event) -> None:
         self.tick(event.at)
-        if event.kind == "recovering":
-            sys.stdout.write(f"{event.data['code']}: {event.data['seen']}\nrecovery: {event.data['why']}\n")
-            sys.stdout.flush()
-        elif event.kind == "spare":
-            sys.stdout.write(f"warning: {describe_spare(event.node, event.data['why'])}\n")
-            sys.stdout.flush()
-        elif event.kind == "unsent":
-            sys.stdout.write(f"{describe_unsent(event)}\n")
-            sys.stdout.flush()
+        match event.body:
+            case Recovering(failure=failure, seen=seen, decision=decision):
+                text = f"{failure.code}: {escape_lines(seen.raw())}\nrecovery: {decision.why}"
+            case SpareChanged(why=why):
+                text = f"warning: {describe_spare(event.node, why.visible(WHY_CHARS))}"
+            case Unsent() as unsent:
+                text = describe_unsent(unsent)
+            case _:
+                return
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
     def tick(self, now: float) -> None:
         if self._conductor is None or self._pipe is None:

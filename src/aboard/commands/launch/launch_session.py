@@ -25,8 +25,10 @@ from aboard.commands.launch.slurm.job_conductor import JobWatch, record_own_job
 from aboard.commands.launch.slurm.watch_job import VIEWER_SECONDS
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_INTERRUPTED
 from aboard.core.plan.plan import Plan
+from aboard.core.run.event_kinds import Finished, Stopping
 from aboard.core.run.events import Event
 from aboard.core.slurm.job_ending import JobEnding
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
@@ -127,8 +129,8 @@ class LaunchSession:
             return replace(result, dropped=dict(record.dropped))
         except asyncio.CancelledError:
             if stop.interrupt is not None:
-                why = f"{stop.interrupt} before ranks started"
-                record.event(Event(node="", seq=0, at=time(), kind="stopping", data={"why": why}))
+                stopping = Stopping(why=Untrusted(f"{stop.interrupt} before ranks started"))
+                record.event(Event(node="", at=time(), body=stopping))
                 raise stop.interrupt from None
             raise
         finally:
@@ -151,11 +153,12 @@ class LaunchSession:
         code = 0 if end is None else end.exit_code
         if result.refused:
             # It has run until then: no preflight has refused it.
-            notifier.note_end(code=code or EXIT_BLOCKED, why=why or result.refused[0].seen, refused=True)
+            seen = Untrusted(why or result.refused[0].seen)
+            notifier.note_end(Finished(code=code or EXIT_BLOCKED, why=seen), refused=True)
         elif outcome is None and code:
-            notifier.note_end(code=code, why=why)
+            notifier.note_end(Finished(code=code, why=Untrusted(why)))
         elif outcome is None and end is not None:
-            notifier.note_end(code=0, why=f"{why}, and called no launcher", monitored=False)
+            notifier.note_end(Finished(code=0, why=Untrusted(f"{why}, and called no launcher"), monitored=False))
             if self._watch is not None:
                 await self._watch.mark_unmonitored()
         if outcome is None or end is None:
@@ -166,7 +169,7 @@ class LaunchSession:
             failure = build_late_failure(self.run.id, end.node, end.reason)
             outcome = replace(outcome, code=end.exit_code, why=why, findings=(failure, *outcome.findings))
         step = None if result.progress is None else result.progress.step
-        notifier.note_end(code=outcome.code, why=outcome.why, step=step)
+        notifier.note_end(Finished(code=outcome.code, why=Untrusted(outcome.why), step=step))
         return replace(result, outcome=outcome)
 
     async def _continue_job(self, result: LaunchResult) -> str:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import assert_never
 
 from rich.console import Console
 from rich.live import Live
@@ -28,9 +29,10 @@ from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.commands.shared.status_marks import FINE
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.exit_codes import EXIT_BLOCKED
+from aboard.core.run import event_kinds as kinds
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import Action
-from aboard.core.run.run_state import describe_spare, describe_unsent
+from aboard.core.run.run_state import WHY_CHARS, describe_spare, describe_unsent
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines, quote_word
 from aboard.doctor.death.folded_tracebacks import TracebackFolder
@@ -179,21 +181,37 @@ class LaunchView:
         follower = LogFollower(self._reader, query, listing=earlier, tracebacks=tracebacks)
         self._backlog = LineBacklog(follower, self._lines)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event) -> None:  # noqa: C901 - an arm for each kind
         """Shows the verdict on a generation that failed before anything is done about it; `show_end` shows the last."""
-        is_step = event.kind == "settling" or (event.kind == "recovering" and event.data["action"] != Action.STOP)
-        if is_step and self._conductor is not None:
+        match event.body:
+            case kinds.Settling(why=why):
+                self._show_recovery(why.visible(WHY_CHARS))
+            case kinds.Recovering(decision=decision):
+                if decision.action is not Action.STOP:
+                    self._show_recovery(decision.why)
+            case kinds.SpareChanged(why=why):
+                self.say(f"warning: {describe_spare(event.node, why.visible(WHY_CHARS))}")
+            case kinds.Unsent() as unsent:
+                self.say(describe_unsent(unsent))
+            case kinds.AttemptStarted(number=number):
+                if number > 1:
+                    # An attempt may be over before the next tick.
+                    self.tick(event.at)
+            case kinds.SteppingStarted() | kinds.CaughtUp() | kinds.VerdictChanged() | kinds.Deciding():
+                pass
+            case kinds.Stopping() | kinds.Restarting() | kinds.Finished() | kinds.UnknownEvent():
+                pass
+            case kinds.ChildReport() | kinds.NodeReport() | kinds.ConnectionChange() | kinds.Bookkeeping():
+                pass
+            case forgotten:
+                assert_never(forgotten)
+
+    def _show_recovery(self, why: str) -> None:
+        if self._conductor is not None:
             if self._shown is not self._conductor.verdict:
                 self._shown = self._conductor.verdict
                 print_findings(self._console, self._shown)
-            self.say(f"recovery: {event.data['why']}")
-        elif event.kind == "spare":
-            self.say(f"warning: {describe_spare(event.node, event.data['why'])}")
-        elif event.kind == "unsent":
-            self.say(describe_unsent(event))
-        elif event.kind == "generation" and event.data["number"] > 1:
-            # An attempt may be over before the next tick.
-            self.tick(event.at)
+            self.say(f"recovery: {why}")
 
     def tick(self, now: float) -> None:
         if self._conductor is None:

@@ -16,6 +16,7 @@ from aboard.commands.launch.launch_run import LaunchSpec, probe_launch
 from aboard.commands.launch.node_resources import choose_master, collect_node_resources
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.probes.facts import Facts
+from aboard.core.run.event_kinds import Finished
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.node_trial import (
     TrialResult,
@@ -25,6 +26,7 @@ from aboard.core.run.recovery.node_trial import (
     has_succeeded,
 )
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer
@@ -72,8 +74,8 @@ def _write_trial_end(run: RunDirectory, finding: Finding | None) -> None:
     """Writes the end that the list of runs shows; it does not read the groups' own records."""
     with closing(Record.open(run, ranks=1)) as record:
         why = "every node can run the command" if finding is None else finding.seen
-        data = {"why": why, "code": 0 if finding is None else 1}
-        record.event(Event(node="", seq=0, at=time(), kind="finished", data=data))
+        body = Finished(why=Untrusted(why), code=0 if finding is None else 1)
+        record.event(Event(node="", at=time(), body=body))
         record.write_findings([] if finding is None else [finding])
 
 

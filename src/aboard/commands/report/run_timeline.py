@@ -8,11 +8,12 @@ from typing import Any, cast
 from aboard.commands.report.page_data import Verdict
 from aboard.commands.shared.json_output import to_plain_value
 from aboard.core.evidence.verdict import SLOW
+from aboard.core.run import event_kinds as kinds
+from aboard.core.run.event_codec import KINDS
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import GenerationEnd, Run
 from aboard.diagnoses import Finding, Severity
 from aboard.lazy_dataclass import dataclass
-from aboard.record.json_documents import decode_findings
 
 # Of checkpoints; attempts and verdicts are bounded by the record.
 _MOST_MARKS = 400
@@ -81,11 +82,8 @@ def build_timeline(run: str, events: Iterable[Event]) -> Timeline:
     for event in events:
         ledger = timeline.run.ledger
         before = (ledger.current, ledger.since)
-        try:
-            timeline.run.apply(event)
-            _take_event(timeline, event)
-        except _MALFORMED:
-            timeline.unreadable += 1
+        timeline.run.apply(event)
+        _take_event(timeline, event)
         if (ledger.current, ledger.since) != before:
             _close_spells(timeline, *before, spent)
             spent = dict(ledger.seconds)
@@ -110,22 +108,23 @@ def _close_spells(timeline: Timeline, current: str, since: float, spent: Mapping
 
 
 def _take_event(timeline: Timeline, event: Event) -> None:
-    match event.kind:
-        case "generation":
-            timeline.attempts.append(Attempt(number=int(event.data["number"]), at=event.at))
+    match event.body:
+        case kinds.AttemptStarted(number=number):
+            timeline.attempts.append(Attempt(number=number, at=event.at))
             _end_stall(timeline, event.at)
-        case "stepping" if timeline.attempts:
-            start = event.data.get("start")
-            last = timeline.attempts[-1]
-            step = start if isinstance(start, int) else None
-            timeline.attempts[-1] = Attempt(number=last.number, at=last.at, step=step)
-        case "saved":
-            timeline.checkpoints.append((event.data["checkpoint"].visible(), event.at))
-        case "verdict":
+        case kinds.SteppingStarted(start=start):
+            if timeline.attempts:
+                last = timeline.attempts[-1]
+                timeline.attempts[-1] = Attempt(number=last.number, at=last.at, step=start)
+        case kinds.FilesSaved(checkpoint=checkpoint):
+            timeline.checkpoints.append((checkpoint.visible(), event.at))
+        case kinds.VerdictChanged(findings=found):
             _end_stall(timeline, event.at)
-            found = decode_findings(event.data.get("findings"), own=True)
             timeline.stalls += [(finding, event.at, None) for finding in found[:1]]
             del timeline.stalls[:-_MOST_VERDICTS]
+        case kinds.UnknownEvent(kind=word):
+            # A newer version's kind is no damage.
+            timeline.unreadable += word in KINDS
         case _:
             pass
 

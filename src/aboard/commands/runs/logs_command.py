@@ -20,6 +20,7 @@ from aboard.commands.shared.options.completion import complete_nodes, complete_r
 from aboard.commands.shared.printed_output import end_at_closed_pipe
 from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.run.event_kinds import AttemptStarted
 from aboard.core.run.events import STREAMS
 from aboard.core.text.durations import parse_duration
 from aboard.core.text.fold_lines import FoldedLine
@@ -47,8 +48,8 @@ class AttemptTimes:
             size = self._events.stat().st_size
         if size != self._size:
             self._size = size
-            starts = (event for event in read_events(self._events) if event.kind == "generation")
-            self._starts = [(event.at, int(event.data.get("number", 0))) for event in starts]
+            events = ((event.at, event.body) for event in read_events(self._events))
+            self._starts = [(at, body.number) for at, body in events if isinstance(body, AttemptStarted)]
         if len(self._starts) <= 1:
             return None
         return self._starts[max(0, bisect_right(self._starts, (at, inf)) - 1)][1]

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 from aboard.commands.runs.record_parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.core.decoding import HostName, MaxLength, UserName, Word, decode, try_decode, try_parse_json
+from aboard.core.decoding import HostName, MaxLength, UserName, Word, try_decode, try_parse_json
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.evidence.snapshot import Snapshot
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.event_kinds import Recovering, Settling, VerdictChanged
 from aboard.core.run.events import Event
 from aboard.core.text.byte_sizes import KIB, MIB
 from aboard.core.text.input_text import MAX_PORT
@@ -32,10 +33,7 @@ MOST_DOCUMENT = 16 * MIB
 MOST_VALUES = 1_500_000
 MOST_LINE = 256 * KIB
 MOST_EVENTS = 300_000
-# Of a launcher that a rank started.
-_MOST_WORDS = 65
 _MOST_VERDICTS = 2_000
-_Pids = Annotated[tuple[int, ...], MaxLength(1_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +151,7 @@ def parse_recorded_run(run: str, parts: Mapping[str, bytes], *, own: bool = Fals
         run=run,
         own=own,
         plan=plan or (snapshots[-1].plan if snapshots else None),
-        events=tuple(deque(_parse_events(parts, {"", *children}), MOST_EVENTS)),
+        events=tuple(deque(_parse_events(parts, {"", *children}, own=own), MOST_EVENTS)),
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.number)),
         findings=decode_findings(_parse_document(parts, FINDINGS), own=own),
         lines=tuple(_parse_log_lines(parts)),
@@ -188,26 +186,16 @@ def _add_starts(snapshot: Snapshot, plan: Plan | None) -> Snapshot:
     return replace(snapshot, plan=replace(snapshot.plan, parts=tuple(parts)))
 
 
-def _parse_events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Event]:
+def _parse_events(parts: Mapping[str, bytes], children: set[str], *, own: bool) -> Iterator[Event]:
     """The events of the run's own children: somebody else's file may name millions."""
     room = _MOST_VERDICTS
-    for event in filter(None, map(decode_event, _parse_jsonl(parts, EVENTS))):
-        room -= event.kind == "verdict"
-        if event.child in children and room >= 0:
-            yield replace(event, seq=0, data=_clean_event_data(event.data))
-
-
-def _clean_event_data(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values, and of lists only those that the run's state needs."""
-    data: dict[str, Any] = {name: each for name, each in fields.items() if isinstance(each, Untrusted | int | float)}
-    match fields:
-        case {"stubborn": list(pids)}:
-            data["stubborn"] = decode(_Pids, pids)
-        case {"command": list(words)}:
-            data["command"] = words[:_MOST_WORDS]
-        case {"findings": list(findings)}:
-            data["findings"] = findings[:1]
-    return data
+    for entry in _parse_jsonl(parts, EVENTS):
+        event = decode_event(entry, own=own)
+        if event is not None and isinstance(body := event.body, VerdictChanged | Settling | Recovering):
+            room -= 1
+            event = replace(event, body=replace(body, findings=body.findings[:1]))
+        if event is not None and event.child in children and room >= 0:
+            yield replace(event, seq=0)
 
 
 def _parse_log_lines(parts: Mapping[str, bytes]) -> Iterator[RecordedLogLine]:

@@ -122,7 +122,7 @@ def summarize_folded_run(run: RunDirectory, folded: Run, plan: Mapping[str, Any]
     findings = (_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings))
     note = folded.stopping if state in ("stopped", "interrupted") else next(iter(folded.notices.values()), "")
     if state == "not monitored" and folded.finished is not None:
-        note = folded.finished["why"].visible(WHY_CHARS)
+        note = folded.finished.why.visible(WHY_CHARS)
     if state == "blocked" and findings:
         state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
     elif state == "blocked":
@@ -175,9 +175,9 @@ def _describe_state(run: RunDirectory, folded: Run) -> SummaryState:
     if folded.finished is not None:
         if folded.stopping:
             return "stopped"
-        if folded.finished.get("monitored") is False:
+        if not folded.finished.monitored:
             return "not monitored"
-        return "finished" if folded.finished.get("code") == 0 else "failed"
+        return "finished" if folded.finished.code == 0 else "failed"
     # The conductor vanished without recording an end; the leases have stopped its ranks.
     if run.state is RunState.LOST:
         return "lost"
@@ -250,8 +250,8 @@ def _format_retry(folder: str, command: str) -> Shell:
 
 def _find_last_step(run: RunDirectory, folded: Run) -> int | None:
     """The step that every rank has reached, as the run itself shows it."""
-    if folded.finished is not None and isinstance(folded.finished.get("step"), int):
-        return int(folded.finished["step"])
+    if folded.finished is not None and folded.finished.step is not None:
+        return folded.finished.step
     now = (sample for sample in read_measurements(run.samples) if sample.at >= folded.generation.at)
     for sample in now:
         for child, measured in sample.figures.get("children", {}).items():

@@ -10,6 +10,7 @@ from aboard.commands.runs.status import summarize_run
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.snapshot import Snapshot
 from aboard.core.evidence.verdict import Judgement, ReplayedJudgement, RuledOut, is_same_verdict
+from aboard.core.run.event_kinds import AttemptStarted, Deciding, SnapshotJudged, VerdictChanged
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.core.slurm.job_state import JobStatus
@@ -24,7 +25,6 @@ from aboard.doctor.logs import diagnoses as undetermined
 from aboard.doctor.logs.judge_log import judge_log
 from aboard.doctor.logs.log_scanner import LogScanner
 from aboard.doctor.slurm.slurm_jobs import judge_job
-from aboard.record.json_documents import decode_findings
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 
@@ -86,7 +86,7 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
     evidence = _build_end_evidence(recorded, folded) if recorded.plan is not None else None
     end = conclude_run(evidence, stall, unhurt=unhurt) if evidence is not None else Judgement()
     # A script may have failed after its run, or another run of it before.
-    has_failed = folded.finished is not None and bool(folded.finished.get("code"))
+    has_failed = folded.finished is not None and folded.finished.code != 0
     has_succeeded = folded.finished is not None and not has_failed and not folded.stopping
     findings = list(end.findings or (() if recorded.snapshots and not has_failed else recorded.findings))
     if not findings:
@@ -105,7 +105,8 @@ def _find_current_snapshot(recorded: RecordedRun) -> Snapshot | None:
     snapshots = [snapshot for snapshot in recorded.snapshots if not snapshot.ended]
     # A further generation is judged by its own evidence.
     if not snapshots or any(
-        event.kind == "generation" or _is_withdrawal(event) for event in _split_events(recorded, snapshots[-1])[1]
+        isinstance(event.body, AttemptStarted) or (isinstance(event.body, VerdictChanged) and not event.body.findings)
+        for event in _split_events(recorded, snapshots[-1])[1]
     ):
         return None
     return snapshots[-1]
@@ -113,10 +114,10 @@ def _find_current_snapshot(recorded: RecordedRun) -> Snapshot | None:
 
 def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOut, ...]]:
     """The verdict that stood when the run ended, judged again; as recorded if its snapshot was not kept."""
-    events = [event for event in recorded.events if event.kind in ("verdict", "generation")]
-    verdict = _decode_verdict(events[-1], own=recorded.own) if events and events[-1].kind == "verdict" else None
-    if verdict is None:
+    bodies = [event.body for event in recorded.events if isinstance(event.body, VerdictChanged | AttemptStarted)]
+    if not bodies or not isinstance(last := bodies[-1], VerdictChanged) or not last.findings:
         return None, ()
+    verdict = last.findings[0]
     snapshots = [
         snapshot
         for snapshot in recorded.snapshots
@@ -138,7 +139,7 @@ def _judge_snapshot(recorded: RecordedRun, snapshot: Snapshot) -> Judgement:
 def _split_events(recorded: RecordedRun, snapshot: Snapshot) -> tuple[Sequence[Event], Sequence[Event]]:
     """The events before and after a snapshot, by its own event or, if that is missing, by time."""
     for index, event in enumerate(recorded.events):
-        if event.kind == "looked" and event.data.get("number") == snapshot.number:
+        if isinstance(event.body, SnapshotJudged) and event.body.number == snapshot.number:
             return recorded.events[:index], recorded.events[index + 1 :]
     before = [event for event in recorded.events if event.at <= snapshot.at]
     return before, [event for event in recorded.events if event.at > snapshot.at]
@@ -155,18 +156,10 @@ def _build_end_evidence(recorded: RecordedRun, run: Run) -> Evidence:
 
 
 def _is_unhurt(recorded: RecordedRun, run: Run) -> bool:
-    decided = [event for event in recorded.events if event.kind == "deciding"]
-    unhurt = decided[-1].data.get("unhurt") if decided else None
+    decided = [event.body for event in recorded.events if isinstance(event.body, Deciding)]
+    unhurt = decided[-1].unhurt if decided else None
     # Earlier versions did not record it.
-    return unhurt if isinstance(unhurt, bool) else bool(run.stopping)
-
-
-def _is_withdrawal(event: Event) -> bool:
-    return event.kind == "verdict" and _decode_verdict(event, own=False) is None
-
-
-def _decode_verdict(event: Event, *, own: bool) -> Finding | None:
-    return next(iter(decode_findings(event.data.get("findings"), own=own)), None)
+    return bool(run.stopping) if unhurt is None else unhurt
 
 
 def _add_log_findings(recorded: RecordedRun, findings: list[Finding], evidence: Evidence | None) -> list[Finding]:

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, assert_never
 
+from aboard.core.run import event_kinds as kinds
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.lazy_dataclass import dataclass
@@ -44,10 +45,10 @@ class RunLedger:
     _stepped: bool = False
     _signs: dict[str, float] = field(default_factory=dict)
 
-    def apply(self, event: Event, *, phase: Phase, deaths: Mapping[str, float]) -> None:
+    def apply(self, event: Event, *, phase: Phase, deaths: Mapping[str, float]) -> None:  # noqa: C901, PLR0912 - an arm for each kind
         """Applies an event after the run has; `phase` is the furthest of any rank, `deaths` when nodes failed."""
-        match event.kind:
-            case "generation":
+        match event.body:
+            case kinds.AttemptStarted():
                 # Its conductor was killed as well, as that of a Slurm job whose batch host failed.
                 self.failures += self.is_stepping
                 # Between two Slurm jobs that continue one run, nothing runs either.
@@ -55,22 +56,30 @@ class RunLedger:
                 self._switch(STARTING, event.at)
                 self.start = None
                 self._signs.clear()
-            case "phase" if self.current == STARTING and phase >= Phase.GROUP:
-                self._switch(LOADING, event.at)
-            case "stepping":
-                self._apply_stepping(event)
-            case "caught_up" if self.current == REPEATED:
-                self._switch(STEPS, event.at)
-            case "cut" | "gone" | "stopped":
+            case kinds.PhaseReached():
+                if self.current == STARTING and phase >= Phase.GROUP:
+                    self._switch(LOADING, event.at)
+            case kinds.SteppingStarted(start=start):
+                self._apply_stepping(event.at, start)
+            case kinds.CaughtUp():
+                if self.current == REPEATED:
+                    self._switch(STEPS, event.at)
+            case kinds.NodeDisconnected() | kinds.NodeLost() | kinds.RankStopped():
                 self._signs.setdefault(event.node, event.at)
-            case "held":
+            case kinds.NodeConnected():
                 self._signs.pop(event.node, None)
-            case "deciding":
-                self._apply_decision(event, deaths)
-            case "recovering" | "restarting" | "finished":
-                self._apply_end(event)
-            case _:
+            case kinds.Deciding(sign=sign):
+                self._apply_decision(event.at, sign, deaths)
+            case kinds.Restarting():
+                self._switch(WAITING, event.at)
+            case kinds.Recovering() | kinds.Finished() as body:
+                self._apply_end(event.at, body)
+            case kinds.VerdictChanged() | kinds.Stopping() | kinds.Settling() | kinds.SpareChanged() | kinds.Unsent():
                 pass
+            case kinds.ChildReport() | kinds.NodeReport() | kinds.Bookkeeping() | kinds.UnknownEvent():
+                pass
+            case forgotten:
+                assert_never(forgotten)
 
     @property
     def is_stepping(self) -> bool:
@@ -97,39 +106,36 @@ class RunLedger:
         done = step if step is not None and self.current in (STEPS, REPEATED, DETECTION, STOPPING) else self.committed
         return max(0, done - self.first) * seconds / wall
 
-    def _apply_stepping(self, event: Event) -> None:
-        start = event.data.get("start")
+    def _apply_stepping(self, at: float, start: int | None) -> None:
         if self.current in (STARTING, LOADING) or (self.is_stepping and self.start is None):
-            self.start = start if isinstance(start, int) else None
-            if self.start is not None:
-                self.first = self.start if self.first is None else self.first
-                self.committed = self.start
-            self._switch(REPEATED if self.start is not None and self.start < self.reached else STEPS, event.at)
+            self.start = start
+            if start is not None:
+                self.first = start if self.first is None else self.first
+                self.committed = start
+            self._switch(REPEATED if start is not None and start < self.reached else STEPS, at)
 
-    def _apply_decision(self, event: Event, deaths: Mapping[str, float]) -> None:
+    def _apply_decision(self, at: float, stuck: float | None, deaths: Mapping[str, float]) -> None:
         """Time counts as detection from the first sign of what ended the generation."""
-        signs = [min(at, self._signs.get(node, at)) for node, at in deaths.items()]
-        stuck = event.data.get("sign")
-        sign = min([*signs, stuck if isinstance(stuck, int | float) else event.at, event.at])
+        signs = [min(death, self._signs.get(node, death)) for node, death in deaths.items()]
+        sign = min([*signs, at if stuck is None else stuck, at])
         self.failed_at = max(sign, self.since)
         self._stepped = self.is_stepping
         self._switch(DETECTION, sign)
-        self._switch(STOPPING, event.at)
+        self._switch(STOPPING, at)
 
-    def _apply_end(self, event: Event) -> None:
-        over = event.kind == "finished"
-        if event.kind == "recovering":
+    def _apply_end(self, at: float, body: kinds.Recovering | kinds.Finished) -> None:
+        over = isinstance(body, kinds.Finished)
+        if not over:
             self.failures += self._stepped
             self._stepped = False
-        self._switch("" if over else WAITING, event.at)
-        step, saved, seconds = (event.data.get(name) for name in ("step", "saved", "step_seconds"))
-        self.step_seconds = seconds if isinstance(seconds, int | float) else self.step_seconds
-        if isinstance(step, int):
-            self.reached = max(self.reached, step)
-        if over and event.data.get("code") == 0:
-            self.committed = step if isinstance(step, int) else self.committed
-        elif isinstance(saved, int):
-            self.committed = max(saved, self.first or 0)
+        self._switch("" if over else WAITING, at)
+        self.step_seconds = self.step_seconds if body.step_seconds is None else body.step_seconds
+        if body.step is not None:
+            self.reached = max(self.reached, body.step)
+        if isinstance(body, kinds.Finished) and body.code == 0:
+            self.committed = self.committed if body.step is None else body.step
+        elif body.saved is not None:
+            self.committed = max(body.saved, self.first or 0)
 
     def _switch(self, kind: str, at: float) -> None:
         # Clocks of nodes are corrected, but not exact.

@@ -183,7 +183,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         spent=run.ledger.measure(now),
         goodput=run.ledger.compute_goodput(run.step, now),
         stopping=run.stopping,
-        finished=run.finished["why"].visible(WHY_CHARS) if run.finished else "",
+        finished=run.finished.why.visible(WHY_CHARS) if run.finished else "",
         interest=find_rank_of_interest(run),
         tail=tail,
         way=TrainingStatus(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step)

@@ -3,17 +3,18 @@
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Self, assert_never
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.decoding import Lines, MaxLength
-from aboard.core.run.events import AGENT_PROCESSES, COPY_OBSTACLES, END_CAUSES, Event, Measurement
+from aboard.core.run import event_kinds as kinds
+from aboard.core.run.events import Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.run_ledger import REPEATED, RunLedger
 from aboard.core.run.saved_markers import SavedMarker, choose_newest, find_saved_marker
 from aboard.core.run.training_metrics import LossCurve
 from aboard.core.text.durations import format_duration
-from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_lines
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_lines, escape_text
 from aboard.lazy_dataclass import dataclass
 
 # Tells a rank which generation it belongs to.
@@ -24,23 +25,6 @@ MOST_RECOVERIES = 100
 MOST_NODES = 16_384
 # By then, ranks that found rank 0's port have formed their group.
 MEETING_SECONDS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankException:
-    """The exception that ended a rank, as its own process reported it.
-
-    `error` is one of our errors from that process: JSON for `diagnoses.catalogue.read_error`.
-    """
-
-    type: Untrusted
-    message: Untrusted
-    trace: Untrusted = NO_TEXT
-    error: Untrusted = NO_TEXT
-
-    @property
-    def text(self) -> Untrusted:
-        return Untrusted(f"{self.type.raw()}: {self.message.raw().strip()}")
 
 
 @dataclass(kw_only=True)
@@ -55,7 +39,7 @@ class RankProcess:
     since: float = 0.0
     code: int | None = None
     why: Untrusted = NO_TEXT
-    raised: RankException | None = None
+    raised: kinds.RankException | None = None
     raised_at: float | None = None
     # Where its main thread was when a signal killed it, as faulthandler writes it.
     stack: Untrusted = NO_TEXT
@@ -87,20 +71,10 @@ class NodeConnection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PortOwner:
-    """A process outside the run that listens on rank 0's port; `beside` rank 0 if that listens as well.
-
-    `run` is another run of Aboard's that it belongs to.
-    """
+class PortOwner(kinds.PortConflict):
+    """A process outside the run that listens on rank 0's port of a node."""
 
     node: str
-    port: int
-    uid: int
-    user: Untrusted = NO_TEXT
-    pid: int = 0
-    name: Untrusted = NO_TEXT
-    run: Untrusted = NO_TEXT
-    beside: bool = False
 
     def __str__(self) -> str:
         who = f"{self.name.visible(40)} (pid {self.pid}) of " if self.pid else "a process of "
@@ -115,9 +89,9 @@ def describe_spare(name: str, why: str) -> str:
     return f"spare {name} is left out: {why}" if why else f"spare {name} passes its check again"
 
 
-def describe_unsent(event: Event) -> str:
+def describe_unsent(unsent: kinds.Unsent) -> str:
     """What does not arrive where, and what to type."""
-    receiver, why, fix = (_get_text(event, name).raw() for name in ("receiver", "why", "fix"))
+    receiver, why, fix = (text.raw() for text in (unsent.receiver, unsent.why, unsent.fix))
     return escape_lines(f"warning: {why}\n    {fix}".rstrip() if why else f"{receiver} works again")
 
 
@@ -259,15 +233,6 @@ class GenerationEnd:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MissingCopy:
-    """Parts of a checkpoint that are not copied to a node, with one of COPY_OBSTACLES."""
-
-    checkpoint: Untrusted
-    obstacle: str
-    why: Untrusted
-
-
 @dataclass(kw_only=True)
 class Run:
     """The state of a run. Mutable, since a copy per event would cost O(ranks)."""
@@ -292,9 +257,9 @@ class Run:
     recovering: str = ""
     # Spares that can't take over now, and why.
     unfit_spares: dict[str, str] = field(default_factory=dict)
-    finished: Mapping[str, Any] | None = None
+    finished: kinds.Finished | None = None
     # By node, the last checkpoint of which it did not get its copies, until a later one is copied.
-    uncopied: dict[str, MissingCopy] = field(default_factory=dict)
+    uncopied: dict[str, kinds.MissingCopy] = field(default_factory=dict)
     # The serials of the last two checkpoints that ranks saved, and of the last one that a node has the copies of.
     saved: tuple[int, ...] = ()
     copied: dict[str, int] = field(default_factory=dict)
@@ -313,38 +278,32 @@ class Run:
             folded.apply(event)
         return folded
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:  # noqa: C901 - an arm for each group, as the next
         """Applies one event; unknown kinds change nothing."""
-        match event.kind:
-            case "generation":
-                self.generation = Generation(number=int(event.data["number"]), at=event.at, moved=event.at)
-                self.began = self.began or event.at
-                self.samples.clear()
-                self.steps.clear()
-                self.saved, self.copied = (), {}
-                self.stopping = self.recovering = ""
-                # A run that was submitted again continues its record.
-                self.finished = None
-            case "nested":
-                self._apply_nested(event)
-            case "held" | "cut" | "gone" | "ended" | "port_taken" | "listening" | "uncopied" | "saved":
-                self._apply_node(event)
-            case "ending" | "continued" | "killed" | "paused":
-                self._apply_own_process(event)
-            case "stopped":
+        match event.body:
+            case kinds.ChildReport() as body:
+                self._apply_child_report(event, body)
+            case kinds.NodeReport() as body:
+                self._apply_node_report(event, body)
+            case kinds.NodeConnected() | kinds.NodeDisconnected() | kinds.NodeLost() as body:
+                self._apply_connection(event, body)
+            case kinds.RankStopped():
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
-            case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
-                self._apply_child(event)
-            case "restarting" | "recovering" | "spare" | "unsent":
-                self._apply_restart(event)
-            case "dropped" if event.node:
-                counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
-                self.dropped[event.node] = {kind: count for kind, count in counts if isinstance(count, int) and count}
-            case "deciding" | "stopping" | "stepping" | "finished":
-                self._apply_end(event)
-            case _:
+            case kinds.RunChange() as body:
+                self._apply_run_change(event, body)
+            case kinds.ConductorPaused(seconds=seconds):
+                self.generation.paused = max(self.generation.paused, seconds)
+            case kinds.Dropped() as body:
+                counts = {"events": body.events, "measurements": body.measurements}
+                if event.node:
+                    self.dropped[event.node] = {kind: count for kind, count in counts.items() if count}
+            case kinds.PortChosen() | kinds.SnapshotJudged() | kinds.StandbysReady() | kinds.OldSupervisorEnded():
                 pass
-        deaths = self.generation.signs if event.kind == "deciding" else {}
+            case kinds.UnknownEvent():
+                pass
+            case forgotten:
+                assert_never(forgotten)
+        deaths = self.generation.signs if isinstance(event.body, kinds.Deciding) else {}
         self.ledger.apply(event, phase=self.generation.furthest, deaths=deaths)
 
     def take(self, measurement: Measurement) -> None:
@@ -387,7 +346,7 @@ class Run:
         """The step that all ranks that report steps have reached."""
         return min(self.steps.values(), default=None)
 
-    def find_milestone(self, measurement: Measurement) -> tuple[str, dict[str, Any]] | None:
+    def find_milestone(self, measurement: Measurement) -> kinds.SteppingStarted | kinds.CaughtUp | None:
         """The event that a measurement amounts to: this generation begins its first step, or repeats none any more."""
         ledger, start = self.ledger, measurement.metrics.get("start")
         if self.generation.ending is not None:
@@ -395,84 +354,129 @@ class Run:
         # On a busy machine, another rank's first step may be known before the step that rank 0 continues from.
         is_late = ledger.is_stepping and ledger.start is None and start is not None
         if is_late or (not ledger.is_stepping and (start is not None or self.generation.phases[Phase.STEPS])):
-            return "stepping", {} if start is None else {"start": int(start)}
+            return kinds.SteppingStarted(start=None if start is None else int(start))
         if ledger.current == REPEATED and (self.step or 0) >= ledger.reached:
-            return "caught_up", {}
+            return kinds.CaughtUp()
         return None
 
-    def _apply_connection(self, event: Event) -> None:
+    def _apply_child_report(self, event: Event, body: kinds.ChildEvent) -> None:
+        now = self.generation
+        match body:
+            case kinds.Unpacking() | kinds.Started() | kinds.Exited() | kinds.StartFailed():
+                self._apply_state(self._get_child(event), event.at, body)
+            case kinds.PhaseReached(phase=phase):
+                self._reach_phase(self._get_child(event), BEACON_PHASES[phase], event.at)
+            case kinds.RankException():
+                child = self._get_child(event)
+                child.raised, child.raised_at = body, event.at
+            case kinds.FilesSaved():
+                self._apply_saved(event, body)
+            case kinds.LauncherNested(command=command):
+                self._apply_nested(event, command)
+            case kinds.LauncherCaptured() | kinds.LauncherWithdrawn() | kinds.LauncherEscaped():
+                pass
+            case forgotten:
+                assert_never(forgotten)
+        first, dead = now.first_death, now.children.get((event.node, event.child))
+        # Events of two nodes may arrive out of order: the corrected time decides.
+        if dead is not None and dead.dead and (first is None or dead.died_at < first.died_at):
+            now.first_death = dead
+
+    def _apply_node_report(self, event: Event, body: kinds.NodeEvent) -> None:
+        now = self.generation
+        match body:
+            case kinds.Ending(cause=cause, why=why):
+                if cause in ("lease", "guard", "signal"):
+                    now.supervisor_ends.setdefault(event.node, SupervisorEnd(at=event.at, cause=cause, why=why))
+            case kinds.Ended(stubborn=stubborn):
+                connection = self._get_connection(event.node)
+                connection.ended, connection.stubborn = True, stubborn
+            case kinds.PortConflict():
+                now.port_owner = PortOwner(node=event.node, **vars(body))
+            case kinds.Listening():
+                now.listening = now.listening or event.at
+            case kinds.AgentContinued(process=process) | kinds.AgentKilled(process=process):
+                now.disturbances[event.node, process, body.kind] += 1
+            case kinds.MissingCopy():
+                self.uncopied[event.node] = body
+            case kinds.StandbyReady():
+                pass
+            case forgotten:
+                assert_never(forgotten)
+
+    def _apply_run_change(self, event: Event, body: kinds.RunEvent) -> None:  # noqa: C901 - an arm for each kind
+        now = self.generation
+        match body:
+            case kinds.AttemptStarted(number=number):
+                self._begin_attempt(number, event.at)
+            case kinds.SteppingStarted():
+                self._apply_stepping(event.at)
+            case kinds.Deciding(death=death):
+                # If a death decided the end, it is the cause, whatever two clocks say about the order.
+                now.decided = None if death else event.at
+                now.ending = event.at
+            case kinds.Stopping(why=why):
+                self.stopping = why.visible(WHY_CHARS)
+            case kinds.Restarting(why=why):
+                self.restarting = why.visible(WHY_CHARS)
+                self.port_moves += 1
+            case kinds.Recovering():
+                self._apply_recovery(event, body)
+            case kinds.Finished():
+                self.finished = body
+            case kinds.SpareChanged(why=why):
+                self.unfit_spares.pop(event.node, None)
+                if why:
+                    self.unfit_spares[event.node] = why.visible(WHY_CHARS)
+            case kinds.Unsent(receiver=receiver, why=why):
+                self.unsent[receiver.visible(WHY_CHARS)] = why.visible(WHY_CHARS)
+            case kinds.CaughtUp() | kinds.VerdictChanged() | kinds.Settling():
+                pass
+            case forgotten:
+                assert_never(forgotten)
+
+    def _begin_attempt(self, number: int, at: float) -> None:
+        self.generation = Generation(number=number, at=at, moved=at)
+        self.began = self.began or at
+        self.samples.clear()
+        self.steps.clear()
+        self.saved, self.copied = (), {}
+        self.stopping = self.recovering = ""
+        # A run that was submitted again continues its record.
+        self.finished = None
+
+    def _apply_connection(
+        self, event: Event, body: kinds.NodeConnected | kinds.NodeDisconnected | kinds.NodeLost
+    ) -> None:
         connection = self._get_connection(event.node)
-        if event.kind == "gone":
-            self._apply_killed_agents(event, connection)
+        if isinstance(body, kinds.NodeLost):
+            self._apply_killed_agents(event, body, connection)
             if not connection.ended and event.node not in self.generation.lost:
                 self.generation.lost.append(event.node)
-        connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")
+        connection.state, connection.at, connection.why = body.kind, event.at, body.why
 
-    def _apply_own_process(self, event: Event) -> None:
-        """Something happened to one of Aboard's own processes."""
-        now = self.generation
-        if event.kind == "paused":
-            now.paused = max(now.paused, float(event.data.get("seconds", 0)))
-        elif event.kind == "ending":
-            cause = _get_text(event, "cause").as_known(END_CAUSES)
-            if cause in ("lease", "guard", "signal"):
-                end = SupervisorEnd(at=event.at, cause=cause, why=_get_text(event, "why"))
-                now.supervisor_ends.setdefault(event.node, end)
-        elif process := _get_text(event, "process").as_known(AGENT_PROCESSES):
-            now.disturbances[event.node, process, event.kind] += 1
-
-    def _apply_killed_agents(self, event: Event, connection: NodeConnection) -> None:
-        agents = {name: int(event.data[name]) for name in AGENT_PROCESSES if name in event.data}
-        if agents:
+    def _apply_killed_agents(self, event: Event, body: kinds.NodeLost, connection: NodeConnection) -> None:
+        signals = {"supervisor": body.supervisor, "guard": body.guard, "bridge": body.bridge}
+        if agents := {name: number for name, number in signals.items() if number is not None}:
             # A bridge that was killed as well was lost before.
-            at = min(event.at, connection.at) if connection.state == "cut" else event.at
-            at -= float(event.data.get("ago", 0.0))
-            end = SupervisorEnd(at=at, cause="killed", why=_get_text(event, "why"), agents=agents)
+            at = min(event.at, connection.at) if connection.state == kinds.NodeDisconnected.kind else event.at
+            end = SupervisorEnd(at=at - (body.ago or 0.0), cause="killed", why=body.why, agents=agents)
             self.generation.supervisor_ends.setdefault(event.node, end)
 
     def _get_connection(self, node: str) -> NodeConnection:
         return self.generation.connections.setdefault(node, NodeConnection())
 
-    def _apply_node(self, event: Event) -> None:
-        if event.kind in ("uncopied", "saved"):
-            self._apply_copies(event)
-            return
-        if event.kind == "port_taken":
-            self.generation.port_owner = PortOwner(
-                node=event.node,
-                port=event.data["port"],
-                uid=event.data["uid"],
-                user=_get_text(event, "user"),
-                pid=event.data.get("pid", 0),
-                name=_get_text(event, "name"),
-                run=_get_text(event, "run"),
-                beside=event.data.get("beside", False),
-            )
-        elif event.kind == "listening":
-            self.generation.listening = self.generation.listening or event.at
-        elif event.kind == "ended":
-            connection = self._get_connection(event.node)
-            connection.ended = True
-            connection.stubborn = tuple(event.data.get("stubborn", ()))
-        else:
-            self._apply_connection(event)
-
-    def _apply_copies(self, event: Event) -> None:
-        obstacle = _get_text(event, "obstacle").as_known(COPY_OBSTACLES)
-        if event.kind == "uncopied" and obstacle:
-            self.uncopied[event.node] = MissingCopy(
-                checkpoint=_get_text(event, "checkpoint"), obstacle=obstacle, why=_get_text(event, "why")
-            )
-        elif event.data.get("copied"):
+    def _apply_saved(self, event: Event, body: kinds.FilesSaved) -> None:
+        if body.copied:
             self.uncopied.pop(event.node, None)
-            self.copied[event.node] = event.data.get("serial", 0)
-        else:
-            if (serial := event.data.get("serial", 0)) not in self.saved:
-                self.saved = (*self.saved[-1:], serial)
-            if (marker := find_saved_marker(event)) is not None:
-                self.markers = choose_newest((marker, *self.markers))
+            self.copied[event.node] = body.serial
+            return
+        if body.serial not in self.saved:
+            self.saved = (*self.saved[-1:], body.serial)
+        if (marker := find_saved_marker(event)) is not None:
+            self.markers = choose_newest((marker, *self.markers))
 
-    def _apply_nested(self, event: Event) -> None:
+    def _apply_nested(self, event: Event, command: tuple[Untrusted, ...]) -> None:
         """Counts only before the run's own group exists: later, a rank may well start another job and wait for it."""
         now = self.generation
         child = now.children.get((event.node, event.child))
@@ -480,93 +484,61 @@ class Run:
         # Without a beacon, only the port shows that ranks meet; a nested launcher may listen there itself at once.
         met = now.listening is not None and event.at > now.listening + MEETING_SECONDS
         if now.nested is None and not has_group and not met:
-            words = event.data.get("command", ())
-            command = tuple(word if isinstance(word, Untrusted) else Untrusted(str(word)) for word in words)
             now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=command)
 
-    def _apply_restart(self, event: Event) -> None:
-        """A generation needs another port, or failed, and this is done about it; or spares or messages changed."""
-        if event.kind == "unsent":
-            receiver, why = (_get_text(event, name).visible(WHY_CHARS) for name in ("receiver", "why"))
-            self.unsent[receiver] = why
-            return
-        if event.kind == "spare":
-            self.unfit_spares.pop(event.node, None)
-            if why := _get_text(event, "why").visible(WHY_CHARS):
-                self.unfit_spares[event.node] = why
-            return
-        if event.kind == "restarting":
-            self.restarting = _get_text(event, "why").visible(WHY_CHARS)
-            self.port_moves += 1
-            return
-        names = ("code", "seen", "failure", "action", "why", "doing")
-        text: dict[str, Any] = {name: _get_text(event, name).visible(WHY_CHARS) for name in names}
-        if event.data.get("again") and self.recoveries:
+    def _apply_recovery(self, event: Event, body: kinds.Recovering) -> None:
+        if body.again and self.recoveries:
             # The spare that was to take over failed its check.
             self.recoveries.pop()
-        nodes = tuple(map(str, event.data.get("nodes", ())))
-        step, most = (value if isinstance(value, int) else None for value in map(event.data.get, ("step", "most")))
-        at = self.generation.ending or event.at
-        # Records of older versions have no step in this event.
-        step = self.step if step is None else step
-        fix = escape_lines(_get_text(event, "fix").raw())
-        end = GenerationEnd(number=self.generation.number, at=at, step=step, nodes=nodes, most=most or 0, fix=fix)
-        sign = self.ledger.failed_at
-        detection = at - sign if self.generation.at <= sign <= at else 0.0
-        self.recoveries.append(replace(end, detection=detection, **text))
-        self.restarting, self.recovering = text["seen"], text["why"]
+        at, sign = self.generation.ending or event.at, self.ledger.failed_at
+        end = GenerationEnd(
+            number=self.generation.number,
+            at=at,
+            # Records of older versions have no step in this event.
+            step=self.step if body.step is None else body.step,
+            code=escape_text(body.failure.code, WHY_CHARS),
+            seen=body.seen.visible(WHY_CHARS),
+            failure=body.failure.kind.value,
+            action=body.decision.action.value,
+            why=escape_text(body.decision.why, WHY_CHARS),
+            nodes=body.failure.nodes,
+            detection=at - sign if self.generation.at <= sign <= at else 0.0,
+            doing=body.doing.visible(WHY_CHARS),
+            most=body.most,
+            fix=escape_lines(body.fix.raw()),
+        )
+        self.recoveries.append(end)
+        self.restarting, self.recovering = end.seen, end.why
         self.port_moves = 0
 
-    def _apply_end(self, event: Event) -> None:
-        if event.kind == "deciding":
-            # If a death decided the end, it is the cause, whatever two clocks say about the order.
-            self.generation.decided = None if event.data.get("death") else event.at
-            self.generation.ending = event.at
-        elif event.kind == "stopping":
-            self.stopping = _get_text(event, "why").visible(WHY_CHARS)
-        elif event.kind == "stepping":
-            if self.recoveries and self.recoveries[-1].idle is None:
-                last = self.recoveries[-1]
-                self.recoveries[-1] = replace(last, idle=max(last.detection, event.at - last.at + last.detection))
-        else:
-            self.finished = {**event.data, "why": _get_text(event, "why")}
+    def _apply_stepping(self, at: float) -> None:
+        if self.recoveries and self.recoveries[-1].idle is None:
+            last = self.recoveries[-1]
+            self.recoveries[-1] = replace(last, idle=max(last.detection, at - last.at + last.detection))
 
-    def _apply_child(self, event: Event) -> None:
-        now = self.generation
-        child = now.children.get((event.node, event.child))
-        if child is None:
-            child = now.children[event.node, event.child] = RankProcess(node=event.node, name=event.child)
+    def _get_child(self, event: Event) -> RankProcess:
+        now, key = self.generation, (event.node, event.child)
+        if key not in now.children:
+            now.children[key] = RankProcess(node=event.node, name=event.child)
             now.phases[Phase.WAITING] += 1
-        if event.kind == "phase":
-            name = _get_text(event, "phase").as_known(BEACON_PHASES) or ""
-            self._reach_phase(child, BEACON_PHASES.get(name, Phase.WAITING), event.at)
-        elif event.kind == "raised":
-            fields = {name: _get_text(event, name) for name in ("type", "message", "trace", "error")}
-            child.raised, child.raised_at = RankException(**fields), event.at
-        else:
-            self._apply_state(child, event)
-        first = now.first_death
-        # Events of two nodes may arrive out of order: the corrected time decides.
-        if child.dead and (first is None or child.died_at < first.died_at):
-            now.first_death = child
+        return now.children[key]
 
-    def _apply_state(self, process: RankProcess, event: Event) -> None:
+    def _apply_state(
+        self, process: RankProcess, at: float, body: kinds.Unpacking | kinds.Started | kinds.Exited | kinds.StartFailed
+    ) -> None:
         now = self.generation
-        now.running += (event.kind == "started") - (process.state == "started")
-        now.exited += (event.kind == "exited") - (process.state == "exited")
-        process.state, process.at = event.kind, event.at
-        process.code, process.why, process.stack = (
-            event.data.get("code"),
-            _get_text(event, "why"),
-            _get_text(event, "stack"),
-        )
-        if event.kind == "started":
-            self._reach_phase(process, Phase.STARTED, event.at)
+        now.running += isinstance(body, kinds.Started) - (process.state == kinds.Started.kind)
+        now.exited += isinstance(body, kinds.Exited) - (process.state == kinds.Exited.kind)
+        process.state, process.at = body.kind, at
+        process.code, process.stack = (body.code, body.stack) if isinstance(body, kinds.Exited) else (None, NO_TEXT)
+        process.why = body.why if isinstance(body, kinds.StartFailed) else NO_TEXT
+        if isinstance(body, kinds.Started):
+            self._reach_phase(process, Phase.STARTED, at)
             if self.recoveries and self.recoveries[-1].down is None:
                 last = self.recoveries[-1]
-                self.recoveries[-1] = replace(last, down=max(0.0, event.at - last.at))
-        elif event.kind == "exited" and process.code == 0:
-            self._reach_phase(process, Phase.DONE, event.at)
+                self.recoveries[-1] = replace(last, down=max(0.0, at - last.at))
+        elif process.code == 0:
+            self._reach_phase(process, Phase.DONE, at)
 
     def _reach_phase(self, process: RankProcess, phase: Phase, at: float) -> None:
         if phase > process.phase:
@@ -575,9 +547,3 @@ class Run:
             now.phases[phase] += 1
             process.phase, process.since = phase, at
             now.moved = max(now.moved, at)
-
-
-def _get_text(event: Event, name: str) -> Untrusted:
-    """Text from a supervisor or from the conductor."""
-    value = event.data.get(name, "")
-    return value if isinstance(value, Untrusted) else Untrusted(str(value))

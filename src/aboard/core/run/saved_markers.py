@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from aboard.core.decoding import Matching, MaxLength, parse_json, try_decode
+from aboard.core.run import event_kinds as kinds
 from aboard.core.run.events import Event
-from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
 # The variable of the ranks. Each of them gets a copy, so it has the newest only.
@@ -29,13 +29,10 @@ _Markers = Annotated[tuple[SavedMarker, ...], MaxLength(MOST_MARKERS)]
 
 def find_saved_marker(event: Event) -> SavedMarker | None:
     """Only rank 0's word counts: copies and the reports of other ranks have no marker."""
-    if event.kind != "saved" or event.rank != 0 or event.data.get("copied"):
+    body = event.body
+    if not isinstance(body, kinds.FilesSaved) or event.rank != 0 or body.copied:
         return None
-    name, sha256 = (
-        text.raw() if isinstance(text, Untrusted) else text
-        for text in (event.data.get("checkpoint"), event.data.get("marker"))
-    )
-    return try_decode(SavedMarker, {"name": name, "serial": event.data.get("serial"), "sha256": sha256})
+    return try_decode(SavedMarker, {"name": body.checkpoint.raw(), "serial": body.serial, "sha256": body.marker})
 
 
 def choose_newest(markers: Iterable[SavedMarker]) -> tuple[SavedMarker, ...]:

@@ -13,7 +13,8 @@ from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot
 from aboard.core.evidence.python_stacks import find_user_frame, parse_main_thread, parse_traceback
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.plan.plan import NodePlan
-from aboard.core.run.run_state import RankException, RankProcess
+from aboard.core.run.event_kinds import RankException
+from aboard.core.run.run_state import RankProcess
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import find_host_error
 from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, chain_commands, format_shell, join_fixes

@@ -10,7 +10,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResult, VerdictRule
 from aboard.core.run.end_decision import is_port_taken
-from aboard.core.run.events import COPY_OBSTACLES
+from aboard.core.run.event_kinds import COPY_OBSTACLES
 from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity, join_fixes

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from deadlines import slowness, until
+from made_events import list_fields
 from supervisor_runs import Run, held
 
 from aboard.agent import process_tree
@@ -67,7 +68,7 @@ def ran(run: Run, start: Start) -> None:
 
 
 def told(run: Run, kind: str) -> list[dict[str, Any]]:
-    return [dict(event.data) for event in run.events if event.kind == kind]
+    return [dict(list_fields(event)) for event in run.events if event.kind == kind]
 
 
 def test_the_rank_is_armed_and_its_children_are_clean(clean: list[Run], tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_the_beacon_is_believed_before_the_error_file(clean: list[Run], tmp_path
         await until(lambda: sum(event.kind == "exited" for event in run.events) == 3)
 
     held(run, story)
-    assert [(event.child, event.data["type"]) for event in run.events if event.kind == "raised"] == [
+    assert [(event.child, list_fields(event)["type"]) for event in run.events if event.kind == "raised"] == [
         ("both", "KeyError")
     ]
     assert (tmp_path / "mine.json").exists()
@@ -313,8 +314,8 @@ def test_a_rank_that_native_code_aborts_tells_where_it_was(clean: list[Run], *, 
         await hold.start(rank(source))
         await until(lambda: "exited" in run.kinds("a"))
         (event,) = [event for event in run.events if event.kind == "exited"]
-        stack = event.data.get("stack", Untrusted(""))
-        assert event.data["code"] == -signal.SIGABRT
+        stack = list_fields(event).get("stack", Untrusted(""))
+        assert list_fields(event)["code"] == -signal.SIGABRT
         assert ("line 4 in deep" in stack) is not own
 
     held(run, story)
@@ -371,7 +372,7 @@ raise ValueError("unheard")
         argv = (sys.executable, "-c", source, str(run.place / "go"))
         await hold.start(Start(child="a", argv=argv, beacon=True))
         await until(lambda: run.output("a"))
-        pid = next(event.data["pid"] for event in run.events if event.kind == "started")
+        pid = next(list_fields(event)["pid"] for event in run.events if event.kind == "started")
         keeper = run.keeper()
         guard = process_tree.read_parents()[keeper]
         # The guard first, since it would wake the keeper.
@@ -388,7 +389,7 @@ raise ValueError("unheard")
 
     held(run, story)
     assert float(run.output("a").split()[1]) < 0.5 * slowness()
-    assert run.events[-3].data["code"] == 1
+    assert list_fields(run.events[-3])["code"] == 1
 
 
 def test_a_socket_that_is_gone_breaks_no_rank(clean: list[Run]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from deadlines import until
+from made_events import list_fields
 from supervisor_runs import Run, held
 
 from aboard.agent.capture.launcher_captures import build_document
@@ -73,7 +74,7 @@ def write_script(folder: Path, text: str, program: str = "bash", **env: str) -> 
 
 
 def read_events(run: Run, kind: str) -> list[Any]:
-    return [event.data for event in run.events if event.kind == kind]
+    return [list_fields(event) for event in run.events if event.kind == kind]
 
 
 def has_withdrawn(run: Run, count: int) -> bool:

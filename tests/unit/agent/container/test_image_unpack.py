@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import until, wait_until
+from made_events import list_fields
 from supervisor_runs import Run, held
 
 from aboard.core.cluster.container import Container
@@ -108,7 +109,7 @@ def test_a_failed_unpack_fails_every_rank_with_its_error(folder: Path) -> None:
         await until(lambda: all("failed" in run.kinds(rank) for rank in RANKS))
 
     held(run, wait_for_failures)
-    why = [event.data["why"].raw() for event in run.events if event.kind == "failed"]
+    why = [list_fields(event)["why"].raw() for event in run.events if event.kind == "failed"]
     assert why == [f"can't unpack {REFERENCE}: FATAL: no space left on device"] * len(RANKS)
 
 

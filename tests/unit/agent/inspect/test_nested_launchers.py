@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from deadlines import until
 from evidence_builders import evidence
+from made_events import list_fields, made_event
 from supervisor_runs import Run, held
 
 from aboard.agent.inspect.launch_command import find_launch, find_start_elsewhere
@@ -130,7 +131,7 @@ def test_a_rank_that_starts_a_launcher_is_reported(clean: list[Run], packages: P
         await until(lambda: "exited" in run.kinds("0"), 20)
 
     held(run, story)
-    (found,) = [event.data["command"] for event in run.events if event.kind == "nested"]
+    (found,) = [list_fields(event)["command"] for event in run.events if event.kind == "nested"]
     shown = [word.raw() for word in found]
     first = ["torchrun"] if how == "call" else ["python", "-m", "torch.distributed.run"]
     assert shown[: len(first)] == first
@@ -140,12 +141,12 @@ def test_a_rank_that_starts_a_launcher_is_reported(clean: list[Run], packages: P
 
 def nested(node: str = "n1", child: str = "0", at: float = 2.0, words: str = "torchrun x.py") -> Event:
     command = tuple(map(Untrusted, words.split()))
-    return Event(node=node, seq=1, at=at, kind="nested", child=child, data={"command": command})
+    return made_event("nested", node=node, seq=1, at=at, child=child, command=command)
 
 
 def story_of(*events: Event) -> RunState:
-    begun = [Event(node=f"n{rank + 1}", at=1.0, kind="started", child=str(rank), data={"pid": 1}) for rank in range(2)]
-    return RunState.replay("r", [Event(node="", at=0.5, kind="generation", data={"number": 1}), *begun, *events])
+    begun = [made_event("started", node=f"n{rank + 1}", at=1.0, child=str(rank), pid=1) for rank in range(2)]
+    return RunState.replay("r", [made_event("generation", node="", at=0.5, number=1), *begun, *events])
 
 
 def test_the_run_is_stopped_and_the_command_to_type_is_named() -> None:
@@ -154,8 +155,8 @@ def test_the_run_is_stopped_and_the_command_to_type_is_named() -> None:
     end = decide(run, 2)
     assert end is not None
     assert end.why == "rank 0 on n1 started torchrun"
-    run.apply(Event(node="", at=2.1, kind="deciding", data={"why": end.why, "death": end.death}))
-    run.apply(Event(node="n1", at=2.2, kind="exited", child="0", data={"code": 1}))
+    run.apply(made_event("deciding", node="", at=2.1, why=end.why, death=end.death))
+    run.apply(made_event("exited", node="n1", at=2.2, child="0", code=1))
     given = evidence({0: RankSnapshot(), 1: RankSnapshot()}, per_node=1, run=run)
     (finding, *_) = conclude_run(given, None, unhurt=False).findings
     assert (finding.code, finding.severity) == ("run-nested-launcher", Severity.BLOCK)
@@ -187,8 +188,8 @@ def test_a_world_of_one_rank_goes_on_with_a_note() -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        Event(node="n1", at=1.5, kind="phase", child="0", data={"phase": "group"}),
-        Event(node="n1", at=1.5, kind="listening", data={"port": 29500}),
+        made_event("phase", node="n1", at=1.5, child="0", phase="group"),
+        made_event("listening", node="n1", at=1.5, port=29500),
     ],
 )
 def test_a_launcher_after_the_ranks_have_met_is_the_users_own(before: Event) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from deadlines import until, wait_until
+from made_events import list_fields
 from supervisor_runs import SHORT, Run, held
 
 from aboard.agent import process_tree
@@ -75,7 +76,7 @@ def test_a_standby_becomes_the_rank_of_its_slot(clean: list[Run]) -> None:
         await hold.start(RANK)
         await until(lambda: b"rank" in run.output("5") and "phase" in run.kinds("5"))
         started = next(event for event in run.events if event.kind == "started")
-        assert started.data == {"pid": pid, "standby": True}
+        assert list_fields(started) == {"pid": pid, "standby": True}
         await hold.signal("5", signal.SIGTERM)
         await until(lambda: "exited" in run.kinds("5") and run.finished("5"))
 
@@ -108,8 +109,8 @@ def test_a_rank_whose_standby_is_of_no_use_starts_without_it(clean: list[Run], h
         await hold.start(rank)
         await until(lambda: b"rank" in run.output("5"))
         started = next(event for event in run.events if event.kind == "started")
-        assert started.data["pid"] != pid
-        assert "standby" not in started.data
+        assert list_fields(started)["pid"] != pid
+        assert "standby" not in list_fields(started)
         await until(lambda: process_tree.read_state(pid) == "")
 
     held(run, story)

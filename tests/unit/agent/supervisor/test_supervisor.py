@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import slowness, until, wait_until
+from made_events import list_fields
 from supervisor_runs import Run, held, holding, python
 
 from aboard.agent.supervisor.rank_processes import SPOOL_LIMIT
@@ -32,8 +33,8 @@ def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
     assert run.kinds("a") == ["started", "exited"]
     assert run.kinds() == ["ending", "ended"]
     assert [event.seq for event in run.events] == [1, 2, 3, 4]
-    assert run.events[1].data["code"] == 3
-    assert run.events[3].data == {"killed": 0, "stubborn": ()}
+    assert list_fields(run.events[1])["code"] == 3
+    assert list_fields(run.events[3]) == {"killed": 0, "stubborn": ()}
     assert all(abs(event.at - time.time()) < 10 * slowness() for event in run.events)
 
 
@@ -60,7 +61,7 @@ def test_what_can_not_start_says_why(clean: list[Run], start: Start, why: str) -
 
     held(run, story)
     assert run.kinds("a") == ["failed"]
-    assert next(event for event in run.events if event.child == "a").data["why"] == why
+    assert list_fields(next(event for event in run.events if event.child == "a"))["why"] == why
 
 
 def test_output_is_byte_exact_and_by_offset(clean: list[Run]) -> None:
@@ -172,7 +173,7 @@ def test_a_signal_reaches_the_whole_group(clean: list[Run]) -> None:
         await until(lambda: "exited" in run.kinds("a") and not run.alive())
 
     held(run, story)
-    assert run.events[1].data == {"code": -signal.SIGTERM}
+    assert list_fields(run.events[1]) == {"code": -signal.SIGTERM}
 
 
 def test_children_get_usual_signals_and_no_descriptor_of_ours(clean: list[Run]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import slowness, until, wait_until
+from made_events import list_fields
 from supervisor_runs import FAMILY, SHORT, Run, held, python
 
 from aboard.agent import process_tree
@@ -50,8 +51,8 @@ def test_the_end_ends_sessions_and_double_forks_too(clean: list[Run]) -> None:
         assert not run.alive()
 
     held(run, story)
-    assert run.events[-1].data["stubborn"] == ()
-    assert run.events[-1].data["killed"] >= 1
+    assert list_fields(run.events[-1])["stubborn"] == ()
+    assert list_fields(run.events[-1])["killed"] >= 1
 
 
 @pytest.mark.ci
@@ -89,8 +90,8 @@ def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
 
     held(run, story)
     assert run.kinds() == ["ending", "ended"]
-    assert run.events[1].data == {"why": "the supervisor received SIGTERM", "cause": "signal"}
-    assert run.events[2].data == {"code": -signal.SIGTERM}
+    assert list_fields(run.events[1]) == {"why": "the supervisor received SIGTERM", "cause": "signal"}
+    assert list_fields(run.events[2]) == {"code": -signal.SIGTERM}
 
 
 @pytest.mark.ci
@@ -106,7 +107,7 @@ def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
         await hold.start(Start(child="b", argv=("true",)))
         await until(lambda: "exited" in run.kinds("b"), 3)
         await until(lambda: "continued" in run.kinds(), 3)
-        assert [event.data for event in run.events if event.kind == "continued"] == [{"process": "supervisor"}]
+        assert [list_fields(event) for event in run.events if event.kind == "continued"] == [{"process": "supervisor"}]
 
     held(run, story)
 
@@ -122,7 +123,7 @@ def test_a_stopped_guard_is_woken(clean: list[Run]) -> None:
         await until(lambda: run.events)
         os.kill(process_tree.read_parents()[run.keeper()], signal.SIGSTOP)
         await until(lambda: "continued" in run.kinds(), 5)
-        assert run.events[-1].data == {"process": "guard"}
+        assert list_fields(run.events[-1]) == {"process": "guard"}
 
     held(run, story)
 

@@ -13,6 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 from deadlines import wait_until
+from made_events import list_fields
 
 from aboard.agent import process_tree
 from aboard.commands.check.check_observer import NullCheckObserver
@@ -96,7 +97,7 @@ def launch_job(folder: Path, act: Callable[[str], None], *, standby: bool = True
 
 
 def list_starts(watcher: Watcher) -> list[bool]:
-    return [event.data.get("standby", False) for event in watcher.events if event.kind == "started"]
+    return [list_fields(event).get("standby", False) for event in watcher.events if event.kind == "started"]
 
 
 def are_gone(run: str) -> bool:
@@ -107,7 +108,7 @@ def test_standbys_are_the_ranks_of_the_next_generation(tmp_path: Path) -> None:
     """And nothing of any generation is left."""
     watcher, run = launch_job(tmp_path, lambda _run: None)
     assert list_starts(watcher) == [False, False, True, True]
-    assert [event.data["number"] for event in watcher.events if event.kind == "generation"] == [1, 2]
+    assert [list_fields(event)["number"] for event in watcher.events if event.kind == "generation"] == [1, 2]
     wait_until(lambda: are_gone(run), 5)
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from made_events import made_event
 from rich.console import Console
 from rich.text import Text
 from run_states import RUN, Scene, cluster, dead, plan_of, training
@@ -25,7 +26,6 @@ from aboard.commands.shared.log_lines import LogLineFormatter
 from aboard.commands.shared.printed_output import build_console
 from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.core.launchers.capture_failures import build_late_failure
-from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
 from aboard.core.run.run_state import Run
@@ -314,7 +314,7 @@ def test_a_run_in_the_background_tells_what_was_said_before_its_ranks_started(tm
     run = RunDirectory(tmp_path)
     run.conductor_log.write_text("memory 2.1 GiB per rank\nplan 345 steps\n")
     plan = plan_of(cluster(1), ranks=1)
-    started = Event(node="n1", seq=1, at=1.0, kind="started", child="0")
+    started = made_event("started", node="n1", seq=1, at=1.0, child="0")
     read_end, write_end = os.pipe()
     conductor = SimpleNamespace(plan=plan, run=Run.replay("r", [started]))
     reporter = StartReporter(run, write_end)

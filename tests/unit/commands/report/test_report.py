@@ -79,8 +79,15 @@ def test_each_verdict_has_its_moment(run: RunDirectory) -> None:
 
 def test_what_ended_the_last_attempt_is_one_verdict_with_what_was_decided(run: RunDirectory) -> None:
     """The decision has the code of the program, and the finding its words."""
-    decided = {"code": "train-nonfinite", "nodes": ["n2"], "seen": "x", "fix": "", "action": "stop", "why": "again"}
-    event = {"at": 199.0, "node": "", "seq": 0, "kind": "recovering", "data": {**decided, "step": 6}}
+    decided = {
+        "code": "train-nonfinite",
+        "failure": "program",
+        "nodes": ["n2"],
+        "seen": "x",
+        "fix": "",
+        "action": "stop",
+    }
+    event = {"at": 199.0, "node": "", "kind": "recovering", "data": {**decided, "why": "again", "step": 6}}
     with run.events.open("a") as file:
         file.write(json.dumps(event) + "\n")
     last, first = build(run)["runs"][0]["verdicts"]

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from made_events import made_event
+
 from aboard.commands.runs.logs_command import AttemptTimes
 from aboard.core.run.events import Event
 from aboard.core.run.run_progress import describe_attempt
@@ -27,13 +29,13 @@ EVENTS: tuple[tuple[float, str, dict[str, Any]], ...] = (
 
 def list_events(*more: tuple[str, object]) -> list[Event]:
     return [
-        Event(
+        made_event(
+            kind,
             node="n1",
-            seq=0,
             at=at,
-            kind=kind,
             child="0" if kind == "started" else "",
-            data={**data, **(dict(more) if kind == "recovering" else {})},
+            **data,
+            **dict(more) if kind == "recovering" else {},
         )
         for at, kind, data in EVENTS
     ]
@@ -51,9 +53,9 @@ def test_the_end_of_an_attempt_is_one_line() -> None:
 
 def test_the_pause_is_the_time_without_training() -> None:
     """From the first sign of the failure to the first step of the new ranks: not only while no process ran."""
-    cut = Event(node="n1", seq=0, at=56.0, kind="cut", data={"why": "no answer"})
-    gone = Event(node="n1", seq=0, at=59.5, kind="gone", data={"why": "lost"})
-    steps = Event(node="", seq=0, at=99.0, kind="stepping", data={"start": 5})
+    cut = made_event("cut", node="n1", at=56.0, why="no answer")
+    gone = made_event("gone", node="n1", at=59.5, why="lost")
+    steps = made_event("stepping", node="", at=99.0, start=5)
     first, started, *rest = list_events()
     run = Run.replay("r", [first, started, cut, gone, *rest, steps])
     (end,) = run.recoveries
@@ -71,16 +73,16 @@ def test_another_decision_replaces_the_first() -> None:
     """A spare that failed its check did not take over."""
     run = Run.replay("r", list_events()[:4])
     data = {**EVENTS[3][2], "action": "wait", "why": "there is no spare", "again": True}
-    run.apply(Event(node="", seq=0, at=62.0, kind="recovering", data=data))
+    run.apply(made_event("recovering", node="", at=62.0, **data))
     assert [(end.number, end.action) for end in run.recoveries] == [(1, "wait")]
 
 
 def test_a_spare_is_left_out_until_it_passes() -> None:
     """The state has the reason."""
     run = Run(id="r")
-    run.apply(Event(node="n3", seq=0, at=1.0, kind="spare", data={"why": "n3 is down"}))
+    run.apply(made_event("spare", node="n3", at=1.0, why="n3 is down"))
     assert run.unfit_spares == {"n3": "n3 is down"}
-    run.apply(Event(node="n3", seq=0, at=2.0, kind="spare", data={"why": ""}))
+    run.apply(made_event("spare", node="n3", at=2.0, why=""))
     assert run.unfit_spares == {}
 
 
@@ -90,18 +92,14 @@ def test_late_copies_are_told_while_the_run_goes_on() -> None:
 
     def save(node: str, serial: int, *, copied: bool = False) -> list[str]:
         data = {"checkpoint": Untrusted(f"step-{serial}"), "serial": serial, "copied": copied}
-        run.apply(Event(node=node, seq=0, at=float(serial), kind="saved", data=data))
+        run.apply(made_event("saved", node=node, at=float(serial), **data))
         return list(run.describe_uncopied())
 
     assert (save("n1", 1), save("n2", 1, copied=True), save("n1", 2), save("n2", 2)) == ([], [], [], [])
     late = "the copies on n2 are late: two checkpoints have been saved since the last one it has"
     assert save("n1", 3) == [late]
     assert save("n2", 2, copied=True) == []
-    run.apply(
-        Event(
-            node="n2", seq=0, at=4.0, kind="uncopied", data={"checkpoint": "step-3", "obstacle": "full", "why": "0 B"}
-        )
-    )
+    run.apply(made_event("uncopied", node="n2", at=4.0, checkpoint="step-3", obstacle="full", why="0 B"))
     assert list(run.describe_uncopied()) == ["step-3 is not copied to n2: 0 B"]
 
 

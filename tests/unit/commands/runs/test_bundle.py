@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_events import made_event
 from made_findings import made_finding
 from typed_commands import aboard
 
@@ -17,7 +18,6 @@ from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.why import bundle_replay
 from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.commands.why.replay_run import replay_run
-from aboard.core.run.events import Event
 from aboard.core.secrets.secret_names import MASK
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError, Finding, Severity
@@ -71,12 +71,12 @@ def run(tmp_path: Path) -> RunDirectory:
     made.make()
     record = Record.open(made, ranks=2)
     record.write_plan(PLAN)
-    record.event(Event(node="", seq=0, at=1.0, kind="generation", data={"number": 1}))
+    record.event(made_event("generation", node="", at=1.0, number=1))
     for rank, node in enumerate(("n1", "n2")):
-        record.event(Event(node=node, seq=1, at=2.0, kind="started", child=str(rank), rank=rank))
+        record.event(made_event("started", node=node, seq=1, at=2.0, child=str(rank), rank=rank))
     raised = {"type": "ValueError", "message": f"token={SECRETS['assigned']}", "trace": ""}
-    record.event(Event(node="n2", seq=2, at=3.0, kind="raised", child="1", rank=1, data=raised))
-    record.event(Event(node="n2", seq=3, at=3.1, kind="exited", child="1", rank=1, data={"code": 1}))
+    record.event(made_event("raised", node="n2", seq=2, at=3.0, child="1", rank=1, **raised))
+    record.event(made_event("exited", node="n2", seq=3, at=3.1, child="1", rank=1, code=1))
     for line in SAID:
         record.add_output("n2", 1, "stderr", f"{line}\n".encode(), 3.0)
     record.samples("n1", 2.5, {"children": {"0": {"step": 4}}})
@@ -284,12 +284,12 @@ def test_a_bundle_with_remarks_only_exits_as_a_healthy_one(tmp_path: Path) -> No
     run.make()
     record = Record.open(run, ranks=2)
     record.write_plan(PLAN)
-    record.event(Event(node="", seq=0, at=1.0, kind="generation", data={"number": 1}))
+    record.event(made_event("generation", node="", at=1.0, number=1))
     for rank, node in enumerate(("n1", "n2")):
-        record.event(Event(node=node, seq=1, at=2.0, kind="started", child=str(rank), rank=rank))
-        record.event(Event(node=node, seq=2, at=3.0, kind="exited", child=str(rank), rank=rank, data={"code": 0}))
-    record.event(Event(node="n2", seq=3, at=2.5, kind="continued", data={"process": "guard"}))
-    record.event(Event(node="", seq=4, at=4.0, kind="finished", data={"code": 0, "why": "all ranks ended"}))
+        record.event(made_event("started", node=node, seq=1, at=2.0, child=str(rank), rank=rank))
+        record.event(made_event("exited", node=node, seq=2, at=3.0, child=str(rank), rank=rank, code=0))
+    record.event(made_event("continued", node="n2", seq=3, at=2.5, process="guard"))
+    record.event(made_event("finished", node="", seq=4, at=4.0, code=0, why="all ranks ended"))
     record.close()
     write_bundle(run.id, pack_run(run, SecretScrubber()).data(), tmp_path / "b.tar.gz")
     told = aboard("why", "--bundle", str(tmp_path / "b.tar.gz"))

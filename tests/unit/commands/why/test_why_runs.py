@@ -11,13 +11,13 @@ from typing import get_args
 
 import pytest
 from click.testing import CliRunner
+from made_events import made_event
 from typed_commands import aboard
 
 from aboard.commands.command_line import cli
 from aboard.commands.launch.launch_run import LaunchResult
 from aboard.commands.runs.status import SummaryState
 from aboard.commands.why.replay_run import find_default_run
-from aboard.core.run.events import Event
 from aboard.diagnoses import NO_FIX
 from aboard.diagnoses.nodes import reach
 from aboard.diagnoses.runs import death
@@ -44,8 +44,8 @@ def begin(runs: Runs, at: int) -> RunDirectory:
 
 def end(run: RunDirectory, at: int, code: int) -> RunDirectory:
     record = Record.open(run, ranks=1)
-    record.event(Event(node="", at=60.0 * at, kind="generation", data={"number": 1}))
-    record.event(Event(node="", at=60.0 * at, kind="finished", data={"why": "rank 0 exited", "code": code}))
+    record.event(made_event("generation", node="", at=60.0 * at, number=1))
+    record.event(made_event("finished", node="", at=60.0 * at, why="rank 0 exited", code=code))
     record.close()
     os.utime(run.events, (60 * at, 60 * at))
     return run
@@ -124,7 +124,7 @@ def test_a_launch_that_was_interrupted_in_the_preflight_was_not_refused(runs: Ru
     run = begin(runs, 1)
     record = Record.open(run, ranks=1)
     why = "aboard received SIGINT before ranks started"
-    record.event(Event(node="", seq=0, at=61.0, kind="stopping", data={"why": why}))
+    record.event(made_event("stopping", node="", at=61.0, why=why))
     record.close()
     for command in ("status", "why"):
         said = aboard(command, run.id).stdout
@@ -147,9 +147,9 @@ def test_a_run_that_succeeded_has_no_verdict_from_what_it_printed(runs: Runs) ->
     for at, code in ((1, 0), (3, 1)):
         run = begin(runs, at)
         record = Record.open(run, ranks=1)
-        record.event(Event(node="", seq=0, at=60.0 * at, kind="generation", data={"number": 1}))
+        record.event(made_event("generation", node="", at=60.0 * at, number=1))
         record.add_output("n1", 0, "stderr", printed, 60.0 * at + 1, end=True)
-        record.event(Event(node="", seq=0, at=60.0 * at + 2, kind="finished", data={"why": "", "code": code}))
+        record.event(made_event("finished", node="", at=60.0 * at + 2, why="", code=code))
         record.close()
         said = aboard("why", run.id).stdout
         state = "failed" if code else "finished"
@@ -177,7 +177,7 @@ def test_a_verdict_that_a_recovery_closed_is_not_the_verdict(runs: Runs) -> None
     starts = [{"child": "0", "rank": 0, "argv": ["python"]}]
     record.write_plan({"world": 1, "nodes": [{"name": "n1", "starts": starts}], "cwd": "/", "command": "aboard launch"})
     for at, (kind, data) in enumerate(steps, 60):
-        record.event(Event(node="", seq=0, at=float(at), kind=kind, data=data))
+        record.event(made_event(kind, node="", at=float(at), **data))
     record.close()
     assert "; nothing wrong was found" in aboard("why", run.id).stdout
 
@@ -200,12 +200,12 @@ def test_of_a_training_that_failed_the_command_that_resumes_it_is_told(
             "env": {"ABOARD_TRAINING": training},
         }
     )
-    record.event(Event(node="", at=60.0, kind="generation", data={"number": 1}))
-    record.event(Event(node="n1", seq=1, at=61.0, kind="started", child="0", rank=0))
+    record.event(made_event("generation", node="", at=60.0, number=1))
+    record.event(made_event("started", node="n1", seq=1, at=61.0, child="0", rank=0))
     metrics = {"step": 70, **({"saved": saved} if saved else {})}
     record.samples("n1", 70.0, {"node": {}, "children": {"0": {"step": 70, "metrics": metrics}}})
-    record.event(Event(node="n1", seq=2, at=80.0, kind="exited", child="0", rank=0, data={"code": -9}))
-    record.event(Event(node="", at=81.0, kind="finished", data={"why": "rank 0 died", "code": 137}))
+    record.event(made_event("exited", node="n1", seq=2, at=80.0, child="0", rank=0, code=-9))
+    record.event(made_event("finished", node="", at=81.0, why="rank 0 died", code=137))
     record.close()
     said = CliRunner().invoke(cli, ["why"]).output
     assert "run-killed" in said

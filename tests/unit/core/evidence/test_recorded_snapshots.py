@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
+from made_events import made_event
 from made_findings import made_finding
 from rich.console import Console
 from snapshot_builders import RUN, answers_of, kept_run, stopped, verdict
@@ -39,7 +40,7 @@ from aboard.core.evidence.python_stacks import extract_main_thread, parse_main_t
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.snapshot import NO_ROOM, NodeAnswer, build_snapshot, decode_answers
 from aboard.core.evidence.verdict import ReplayedJudgement
-from aboard.core.run.events import Event, Measurement
+from aboard.core.run.events import Measurement
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
 from aboard.core.secrets.secret_scrubber import SecretScrubber
@@ -141,10 +142,10 @@ def test_an_end_is_judged_by_the_look_at_it(tmp_path: Path, *, hide: bool) -> No
     """Whose connections were ended is told by addresses, which only the nodes' answers know; made-up ones will do."""
     given = evidence(eight(), default=Phase.COLLECTIVE)
     closed = {"type": "RuntimeError", "message": "Connection closed by peer [10.9.0.3]:29512"}
-    deaths = [Event(node="", seq=0, at=NOW, kind="deciding", data={"why": "rank 0 died", "death": True})]
+    deaths = [made_event("deciding", node="", at=NOW, why="rank 0 died", death=True)]
     for rank, name in ((0, "n1"), (2, "n2"), (6, "n4")):
-        deaths.append(Event(node=name, seq=5, at=NOW - 1, kind="raised", child=str(rank), data=closed))
-        deaths.append(Event(node=name, seq=6, at=NOW, kind="exited", child=str(rank), data={"code": 1}))
+        deaths.append(made_event("raised", node=name, seq=5, at=NOW - 1, child=str(rank), **closed))
+        deaths.append(made_event("exited", node=name, seq=6, at=NOW, child=str(rank), code=1))
     for event in deaths:
         given.run.apply(event)
     third = replace(given.snapshots["n3"], addresses=(("eth1", "10.9.0.3"),))
@@ -259,7 +260,7 @@ def test_the_main_thread_is_all_that_is_judged_of_a_dump() -> None:
 def test_a_run_is_seen_as_it_was_at_the_look(tmp_path: Path) -> None:
     """Events that came later, though with earlier times, as of a node that was cut off, were not known then."""
     given = locked()
-    late = [Event(node="n2", seq=8, at=NOW - 5, kind="exited", child="3", data={"code": 0})]
+    late = [made_event("exited", node="n2", seq=8, at=NOW - 5, child="3", code=0)]
     assert first(judge_finished_run(kept_run(tmp_path, given, after=late))) == ("hang-lock", ("n2",), (3,))
 
 
@@ -280,7 +281,7 @@ def test_a_look_is_read_as_it_was_written() -> None:
     ]
     assert [part.node for part in again.plan.parts] == [part.node for part in kept.plan.parts]
     run = Run(id=RUN)
-    run.apply(Event(node="n2", seq=1, at=1.0, kind="started", child="3"))
+    run.apply(made_event("started", node="n2", seq=1, at=1.0, child="3"))
     assert again.evidence(run, {}).view(3).phase is Phase.STEPS
 
 

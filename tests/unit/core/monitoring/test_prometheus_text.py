@@ -1,17 +1,19 @@
 """The figures of a run in Prometheus' text format."""
 
+from made_events import made_event
+
 from aboard.core.monitoring.prometheus_text import RunFigures, format_last_metrics, format_live_metrics
-from aboard.core.run.events import Event, Measurement
+from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import Run
 
 
 def build_run() -> Run:
     run = Run(id="otter")
-    run.apply(Event(node="", at=1000.0, kind="generation", data={"number": 3}))
+    run.apply(made_event("generation", node="", at=1000.0, number=3))
     for child in ("0", "1", "2"):
-        run.apply(Event(node="n1", at=1001.0, kind="started", child=child))
-    run.apply(Event(node="n1", at=1002.0, kind="exited", child="1", data={"code": 0}))
-    run.apply(Event(node="n1", at=1002.0, kind="exited", child="2", data={"code": 1}))
+        run.apply(made_event("started", node="n1", at=1001.0, child=child))
+    run.apply(made_event("exited", node="n1", at=1002.0, child="1", code=0))
+    run.apply(made_event("exited", node="n1", at=1002.0, child="2", code=1))
     run.take(Measurement(node="n1", at=1003.0, child="0", values={"step": 1200}, metrics={"loss": float("nan")}))
     return run
 

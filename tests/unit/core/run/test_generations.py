@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from made_events import made_event
+
 from aboard.core.run.end_decision import PORTS_TRIED, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.run_state import Run
@@ -21,7 +23,7 @@ def build_events(lines: Sequence[Line], at: float = 0.0) -> list[Event]:
     events: list[Event] = []
     for node, kind, data in lines:
         child = {"n1": "0", "n2": "1"}.get(node, "") if kind in ("started", "exited", "stopped", "nested") else ""
-        events.append(Event(node=node, seq=0, at=at + len(events), kind=kind, child=child, data=data))
+        events.append(made_event(kind, node=node, at=at + len(events), child=child, **data))
     return events
 
 

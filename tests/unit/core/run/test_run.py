@@ -3,6 +3,7 @@
 from typing import Any
 
 from hypothesis import given, strategies as st
+from made_events import made_event
 
 from aboard.core.plan.plan import Start
 from aboard.core.run.end_decision import decide
@@ -13,10 +14,10 @@ from aboard.diagnoses.untrusted import Untrusted
 
 
 def _event(kind: str, node: str = "n1", child: str = "0", at: float = 1.0, **data: Any) -> Event:
-    return Event(node=node, seq=1, at=at, kind=kind, child=child, data=data)
+    return made_event(kind, node=node, seq=1, at=at, child=child, **data)
 
 
-KINDS = ["started", "exited", "failed", "phase", "raised", "held", "cut", "gone", "ending", "ended", "new kind"]
+KINDS = ["started", "exited", "failed", "phase", "raised", "held", "cut", "gone", "ending", "ended", "new_kind"]
 EVENTS = st.lists(
     st.builds(
         _event,
@@ -25,7 +26,9 @@ EVENTS = st.lists(
         st.sampled_from(["0", "1"]),
         st.floats(0, 100),
         code=st.integers(-9, 1),
-        phase=st.sampled_from(["started", "torch", "store", "group", "collective", "unheard of"]),
+        phase=st.sampled_from(["started", "torch", "store", "group", "collective"]),
+        type=st.just("ValueError"),
+        message=st.just("bad"),
     ),
     max_size=20,
 )

@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from made_events import made_event
 from rich.console import Console
 from run_states import RUN, cluster, plan_of
 
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.launch.view.run_cost import format_cost, format_recovery
+from aboard.core.run.event_kinds import CaughtUp, SteppingStarted
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.run.recovery.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts
@@ -22,7 +24,7 @@ SEEN = "n3 lost a GPU: Xid 79 on GPU 0000:3b:00.0, which has fallen off the bus"
 
 
 def say(at: float, kind: str, node: str = "", child: str = "", **data: object) -> Event:
-    return Event(node=node, at=1000.0 + at, kind=kind, child=child, data=data)
+    return made_event(kind, node=node, at=1000.0 + at, child=child, **data)
 
 
 # Fails at step 30, when 20 is saved; the next generation repeats ten steps and ends at step 50.
@@ -95,12 +97,12 @@ def test_measurements_become_milestones() -> None:
     run = Run.replay(RUN, [*FIRST[:3]])
     start = Measurement(node="n1", child="0", at=1010.0, metrics={"start": 0.0, "steps": 50.0})
     run.take(start)
-    assert run.find_milestone(start) == ("stepping", {"start": 0})
+    assert run.find_milestone(start) == SteppingStarted(start=0)
     for metrics in ({"step": 1.0, "typical_step_seconds": 1.0}, {"step": 2.0}):
         run.take(Measurement(node="n1", child="0", at=1011.0, metrics=metrics))
     assert run.ledger.step_seconds == 1.0
     run = Run.replay(RUN, [*FIRST, *FAILS, *SECOND])
-    for step, milestone in ((25, None), (30, ("caught_up", {}))):
+    for step, milestone in ((25, None), (30, CaughtUp())):
         at = Measurement(node="n1", child="0", at=1075.0, values={"step": step})
         run.take(at)
         assert run.find_milestone(at) == milestone
@@ -111,7 +113,7 @@ def test_a_start_that_is_known_late_still_counts() -> None:
     run = Run.replay(RUN, [*FIRST[:3], say(10, "stepping")])
     start = Measurement(node="n1", child="0", at=1011.0, metrics={"start": 0.0, "steps": 50.0})
     run.take(start)
-    assert run.find_milestone(start) == ("stepping", {"start": 0})
+    assert run.find_milestone(start) == SteppingStarted(start=0)
     run.apply(say(11, "stepping", start=0))
     assert run.find_milestone(start) is None
     for event in (*FAILS, *SECOND[:3], say(70, "stepping"), say(71, "stepping", start=20), *ENDS):

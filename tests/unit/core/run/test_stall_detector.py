@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import pytest
+from made_events import made_event
 
-from aboard.core.run.events import Event, Measurement
+from aboard.core.run.events import Measurement
 from aboard.core.run.lateness_meter import GroupArrivals, LatenessMeter
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
@@ -13,8 +14,8 @@ from aboard.core.run.stall_detector import LEAST_SECONDS, LONGEST_PAUSE_SECONDS,
 
 def started(at: float = 100.0) -> tuple[Run, StallDetector]:
     run = Run(id="brave-otter")
-    run.apply(Event(node="", seq=0, at=at, kind="generation", data={"number": 1}))
-    run.apply(Event(node="n1", seq=1, at=at, kind="started", child="0"))
+    run.apply(made_event("generation", node="", at=at, number=1))
+    run.apply(made_event("started", node="n1", seq=1, at=at, child="0"))
     rhythm = StallDetector()
     rhythm.update(run, at)
     return run, rhythm
@@ -126,7 +127,7 @@ def test_a_new_phase_starts_the_clock_again() -> None:
     """Nobody is asked while ranks come to new phases."""
     run, rhythm = started()
     assert not rhythm.due(run, 100 + LEAST_SECONDS - 0.1)
-    run.apply(Event(node="n1", seq=2, at=104.0, kind="phase", child="0", data={"phase": "torch"}))
+    run.apply(made_event("phase", node="n1", seq=2, at=104.0, child="0", phase="torch"))
     assert rhythm.update(run, 104.1)
     assert not rhythm.due(run, 104 + LEAST_SECONDS - 0.1)
     assert rhythm.due(run, 104 + LEAST_SECONDS + 0.1)
@@ -171,7 +172,7 @@ def test_a_new_generation_is_a_new_rhythm() -> None:
     """What was learned of the attempt before is forgotten."""
     run, rhythm = started()
     at = stepping(run, rhythm, 10, 0.5)
-    run.apply(Event(node="", seq=0, at=at + 1, kind="generation", data={"number": 2}))
+    run.apply(made_event("generation", node="", at=at + 1, number=2))
     assert rhythm.update(run, at + 1)
     assert rhythm.usual is None
 

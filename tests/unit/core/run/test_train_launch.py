@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from deadlines import within
+from made_events import list_fields
 from made_findings import made_finding
 
 from aboard.commands.check.check_observer import NullCheckObserver
@@ -22,9 +23,10 @@ from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.probes.facts import Facts
+from aboard.core.run.event_kinds import RankException
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
-from aboard.core.run.run_state import RankException, RankProcess
+from aboard.core.run.run_state import RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
 from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.untrusted import Untrusted
@@ -126,7 +128,7 @@ def test_a_further_job_continues_the_numbers_of_attempts(tmp_path: Path) -> None
     run = Runs(tmp_path).open_or_create("20250102-0304-calm-otter")
     for number in (1, 2):
         launched(tmp_path, Freight(), run=run)
-        assert [event.data["number"] for event in read_events(run.events) if event.kind == "generation"] == [
+        assert [list_fields(event)["number"] for event in read_events(run.events) if event.kind == "generation"] == [
             *range(1, number + 1)
         ]
 
@@ -220,7 +222,7 @@ class Stopper(Onlooker):
 
     def event(self, event: Event) -> None:
         if event.kind == "exited":
-            self._exits.append(event.data["code"])
+            self._exits.append(list_fields(event)["code"])
 
     def tick(self, now: float) -> None:
         conductor = self._conductor

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from deadlines import until
 from hypothesis import given, strategies as st
+from made_events import made_event
 from supervisor_runs import Run, held
 
 from aboard.agent import frames
 from aboard.commands.runs.status import summarize_run
 from aboard.commands.train.training_payload import build_code_archive
 from aboard.core.plan.plan import Start
-from aboard.core.run.events import Event, Measurement
+from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import Run as Fold
 from aboard.core.run.training_metrics import MOST_POINTS, LossCurve, StepTime, TrainingStatus
 from aboard.record.run_record import Record
@@ -150,7 +151,7 @@ def test_status_has_the_step_that_the_run_showed(tmp_path: Path, end: dict[str, 
     record.samples("n1", 1.0, {"children": {"0": {"step": 57, "metrics": metrics}, "1": {"step": 55}}})
     record.samples("n1", 2.0, {"children": {"0": {"metrics": metrics}}})
     if end:
-        record.event(Event(node="", seq=0, at=3.0, kind="finished", data=end))
+        record.event(made_event("finished", node="", at=3.0, **end))
     record.close()
     assert summarize_run(run).step == step
 

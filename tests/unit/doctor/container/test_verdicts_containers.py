@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import ending
+from made_events import made_event
 
 from aboard.commands.launch.view.plan_json import format_plan_json
 from aboard.commands.runs.recorded_run import parse_recorded_plan
@@ -44,7 +45,7 @@ def _plan(container: Container | None) -> Plan:
 
 
 def _event(kind: str, rank: int, at: float = 1.0, **data: Any) -> Event:
-    return Event(node=f"n{rank + 1}", seq=1, at=at, kind=kind, child=str(rank), data=data)
+    return made_event(kind, node=f"n{rank + 1}", seq=1, at=at, child=str(rank), **data)
 
 
 def _ending(container: Container | None, *events: Event, tails: Mapping[int, tuple[str, ...]]) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from evidence_builders import ending
+from made_events import made_event
 from made_findings import made_finding
 
 from aboard.commands.why.diagnosis_view import ALL_SUBJECTS
@@ -38,7 +39,7 @@ PLAN = Plan(
 
 
 def _event(kind: str, rank: int, at: float = 1.0, **data: Any) -> Event:
-    return Event(node=f"n{rank + 1}", seq=1, at=at, kind=kind, child=str(rank), data=data)
+    return made_event(kind, node=f"n{rank + 1}", seq=1, at=at, child=str(rank), **data)
 
 
 def _ending(*events: Event, tails: Mapping[int, tuple[str, ...]] | None = None) -> tuple[Finding, ...]:
@@ -155,7 +156,7 @@ def test_a_node_that_is_gone_comes_before_cries_about_it() -> None:
     (finding,) = _ending(
         _event("raised", 0, 5.0, type="RuntimeError", message="Connection reset by peer"),
         _event("exited", 0, 5.2, code=1),
-        Event(node="n2", seq=0, at=6.0, kind="cut", data={"why": "it did not answer"}),
+        made_event("cut", node="n2", at=6.0, why="it did not answer"),
     )
     assert (finding.code, finding.nodes, finding.ranks) == ("run-node-gone", ("n2",), (1,))
 
@@ -273,7 +274,7 @@ def test_who_dies_after_the_end_was_decided_is_no_cause() -> None:
     (finding,) = _ending(
         _event("started", 1),
         _event("stopped", 1, 5.0),
-        Event(node="", seq=0, at=6.0, kind="deciding", data={"why": "rank 1 is stopped"}),
+        made_event("deciding", node="", at=6.0, why="rank 1 is stopped"),
         _event("exited", 0, 6.5, code=-15),
         _event("exited", 1, 7.0, code=-9),
     )
@@ -323,7 +324,7 @@ def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> No
     (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "no reply within 3.5 s"}))
     assert finding.code == "run-killed"
     assert "n1 could not be inspected: no reply within 3.5 s" in finding.seen
-    ended = Run.replay("r", [_event("exited", 0, code=-9), Event(node="n1", seq=2, at=1.1, kind="ended")])
+    ended = Run.replay("r", [_event("exited", 0, code=-9), made_event("ended", node="n1", seq=2, at=1.1)])
     (finding,) = ending(Evidence(plan=PLAN, run=ended, unheard={"n1": "its supervisor can no longer be reached"}))
     assert "inspected" not in finding.seen, "its only rank was over, and its supervisor ended in order"
 
@@ -464,14 +465,14 @@ def test_a_rank_that_left_early_is_named_not_those_who_missed_it() -> None:
         _event("exited", 2, 4.0, code=0),
         _event("raised", 0, 4.5, type="RuntimeError", message="Connection closed by peer [10.0.0.3]:4711"),
         _event("exited", 0, 5.0, code=1),
-        Event(node="", seq=0, at=5.1, kind="deciding", data={"why": "rank 0 died", "death": True}),
+        made_event("deciding", node="", at=5.1, why="rank 0 died", death=True),
         _event("exited", 1, 6.0, code=-15),
     )
     assert (finding.code, finding.nodes, finding.ranks) == ("hang-uneven", ("n3",), (2,))
 
 
 def _node_event(kind: str, node: str, at: float, **data: Any) -> Event:
-    return Event(node=node, seq=1, at=at, kind=kind, data=data)
+    return made_event(kind, node=node, seq=1, at=at, **data)
 
 
 def _started() -> list[Event]:

@@ -13,7 +13,7 @@ from evidence_builders import NOW, at_collective, ending, evidence, in_collectiv
 from aboard.agent.inspect.kernel_log import read_journal, select_fault_lines
 from aboard.core.evidence.node_snapshot import RankSnapshot
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.run.run_state import RankException
+from aboard.core.run.event_kinds import RankException
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.gpu.gpu_errors import FaultyPart, parse_gpu_error

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from deadlines import until
 from evidence_builders import evidence
+from made_events import made_event
 from supervisor_runs import Run, held
 
 from aboard.agent.inspect import leftover_runs
@@ -16,7 +17,6 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.evidence.node_snapshot import RankSnapshot
 from aboard.core.plan.plan import Start
 from aboard.core.probes.facts import Facts
-from aboard.core.run.events import Event
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.rules import report_port_owner
@@ -89,7 +89,7 @@ def test_a_port_that_another_run_takes_at_the_start() -> None:
     """The verdict names that run, and does not offer to end its process."""
     given = evidence({0: RankSnapshot()})
     data = {"port": 29500, "uid": 0, "user": "crew", "pid": 185, "name": "python", "run": "calm-newt", "beside": True}
-    given.run.apply(Event(node="n1", at=1.0, kind="port_taken", data=data))
+    given.run.apply(made_event("port_taken", node="n1", at=1.0, **data))
     (cause,) = report_port_owner(given)
     assert "python (pid 185) of the active run calm-newt listens there" in cause.finding.seen  # type: ignore[union-attr]
     assert cause.finding.fix.startswith("aboard stop calm-newt ")  # type: ignore[union-attr]

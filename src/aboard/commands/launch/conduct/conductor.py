@@ -17,6 +17,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.plan.plan import Plan, add_rank_env
+from aboard.core.run import event_kinds as kinds
 from aboard.core.run.end_decision import EndDecision, decide
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
@@ -29,7 +30,6 @@ from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.classify_end import classify_end
 from aboard.doctor.shared.fix_commands import omit_relaunch
-from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
 from aboard.trainer.diagnoses import checkpoint
 from aboard.transport.node_dialer import NodeDialer
@@ -95,7 +95,9 @@ class Conductor:
         )
         self._messages.expect(plan)
         if recovery is not None:
-            recovery.spares.on_change = lambda node, why: self._messages.note("spare", node=node, why=why)
+            recovery.spares.on_change = lambda node, why: self._messages.note(
+                kinds.SpareChanged(why=Untrusted(why)), node
+            )
         self._copy_settings = copies
         self._copies: CheckpointCopies | None = None
         self._stop_asked = asyncio.Event()
@@ -119,7 +121,7 @@ class Conductor:
         self._stops += 1
         self._stop_reason = why
         self._grace_limit = within
-        self._messages.note("stopping", why=why)
+        self._messages.note(kinds.Stopping(why=Untrusted(why)))
         self._stop_asked.set()
         if self._stops > 1:
             self._sessions.hurry.set()
@@ -169,7 +171,7 @@ class Conductor:
                 if end.again and not self._stops and not self._sessions.old_supervisors.sessions:
                     # Another process may use the port for long: let the supervisor pick any free one.
                     self._wanted_port = 0
-                    self._messages.note("restarting", why=end.why)
+                    self._messages.note(kinds.Restarting(why=Untrusted(end.why)))
                     await self.verdicts.forget()
                     continue
                 outcome = self.verdicts.conclude(self.plan, end)
@@ -185,7 +187,8 @@ class Conductor:
                 self.on_plan(plan)
                 self._messages.expect(plan)
                 await self.verdicts.forget()
-            self._messages.note("finished", why=outcome.why, code=outcome.code, **self._describe_steps())
+            finished = kinds.Finished(why=Untrusted(outcome.why), code=outcome.code, **self._describe_steps())
+            self._messages.note(finished)
             return outcome
         finally:
             if self._recovery is not None:
@@ -215,21 +218,18 @@ class Conductor:
             self.verdict = outcome.findings
 
         def note(decision: Recovery, *, again: bool = True) -> None:
-            self._messages.note(
-                "recovering",
-                code=failure.code,
-                nodes=list(failure.nodes),
-                seen=outcome.findings[0].seen if outcome.findings else outcome.why,
-                fix=self.verdict[0].fix if self.verdict else "",
-                failure=failure.kind.value,
-                action=decision.action.value,
-                why=decision.why,
-                doing=decision.doing,
+            body = kinds.Recovering(
+                failure=failure,
+                decision=decision,
+                seen=Untrusted(outcome.findings[0].seen if outcome.findings else outcome.why),
+                fix=Untrusted(self.verdict[0].fix if self.verdict else ""),
+                doing=Untrusted(decision.doing),
                 most=recovery.attempts,
                 again=again,
                 **self._describe_steps(),
-                findings=build_findings_document(list(self.verdict)),
+                findings=self.verdict,
             )
+            self._messages.note(body)
 
         note(decision, again=False)
         if decision.action is Action.STOP:
@@ -273,8 +273,8 @@ class Conductor:
         """Waits until nodes that are silent are back, are lost, or can be reached by others."""
         lost = self.run.generation.lost
         if silent := self._sessions.old_supervisors.list_unsettled(lost):
-            why = f"waiting until {fold_names(silent)} is back or lost"
-            self._messages.note("settling", nodes=silent, why=why, findings=build_findings_document(list(self.verdict)))
+            why = Untrusted(f"waiting until {fold_names(silent)} is back or lost")
+            self._messages.note(kinds.Settling(nodes=tuple(silent), why=why, findings=self.verdict))
         while self._sessions.old_supervisors.list_unsettled(lost) and not self._stops:  # noqa: ASYNC110 - time passes, too
             await asyncio.sleep(TICK_SECONDS)
 
@@ -292,7 +292,7 @@ class Conductor:
         self._sessions.prepare(self.plan, prepared, number)
         if self._stops:
             # It was asked for between two generations.
-            self._messages.note("stopping", why=self._stop_reason)
+            self._messages.note(kinds.Stopping(why=Untrusted(self._stop_reason)))
             self._request_end(EndDecision(why=self._stop_reason, asked=True))
         beginning = asyncio.create_task(self._begin())
         try:
@@ -318,7 +318,7 @@ class Conductor:
         port = await self._sessions.start_ranks(self.plan, self._wanted_port, fixed=self._fixed_port)
         if port is not None:
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port))
-            self._messages.note("port", port=port)
+            self._messages.note(kinds.PortChosen(port=port))
         if self._recovery is not None and port is not None:
             self._recovery.spares.start()
         if self._copy_settings is not None and len(self.plan.parts) > 1:
@@ -326,7 +326,8 @@ class Conductor:
             await self._copies.connect(self.plan, self._sessions.by_node)
 
     def _note_uncopied(self, node: str, checkpoint: str, why: str) -> None:
-        self._messages.note("uncopied", node=node, checkpoint=checkpoint, obstacle="late", why=why)
+        missing = kinds.MissingCopy(checkpoint=Untrusted(checkpoint), obstacle="late", why=Untrusted(why))
+        self._messages.note(missing, node)
 
     async def _wind_down(self, end: EndDecision) -> None:
         """Collects stacks first, then stops all ranks and receives their last output."""
@@ -356,8 +357,8 @@ class Conductor:
 
     def _react(self, event: Event) -> None:
         # Rank 0's own node sees it listen.
-        if event.kind == "listening" and event.node == self.plan.master.node:
-            self._sessions.release_ranks(event.data["port"])
+        if isinstance(event.body, kinds.Listening) and event.node == self.plan.master.node:
+            self._sessions.release_ranks(event.body.port)
         self._judge()
 
     def _take_verdict(self, finding: Finding | None) -> None:
@@ -383,7 +384,8 @@ class Conductor:
             self._end.set_result(end)
             # A stuck run has shown it since its last progress.
             sign = time() - (self.verdicts.watch.rhythm.quiet(time()) if end.stuck else 0.0)
-            self._messages.note("deciding", why=end.why, death=end.death, unhurt=end.asked or end.stuck, sign=sign)
+            unhurt = end.asked or end.stuck
+            self._messages.note(kinds.Deciding(why=Untrusted(end.why), death=end.death, unhurt=unhurt, sign=sign))
 
     def _describe_steps(self) -> dict[str, Any]:
         """What the record needs, beside events, to know what the run cost."""
@@ -399,7 +401,7 @@ class Conductor:
             await asyncio.sleep(TICK_SECONDS)
             began, idle = monotonic(), _measure_idle_time()
             if idle - last >= self._lease.seconds * PAUSED_SHARE:
-                self._messages.note("paused", seconds=round(idle - last, 1))
+                self._messages.note(kinds.ConductorPaused(seconds=round(idle - last, 1)))
             last = idle
             self._record.tick(began)
             if self._lease.seconds > LOST_SECONDS:

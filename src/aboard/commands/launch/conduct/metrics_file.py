@@ -11,6 +11,7 @@ from typing import Self
 from aboard.commands.launch.conduct.conductor import Conductor, RunObserver
 from aboard.commands.launch.conduct.run_notifier import note_undelivered
 from aboard.core.monitoring.prometheus_text import RunFigures, format_last_metrics, format_live_metrics
+from aboard.core.run.event_kinds import Finished, Recovering, VerdictChanged
 from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses.usage import messages
@@ -64,19 +65,20 @@ class MetricsFile:
         if self._path is None:
             return
         if conductor is None:
-            if event.kind == "finished":
+            if isinstance(event.body, Finished):
                 # A script that has started no ranks.
                 figures = RunFigures(program="", world=0, now=event.at, verdicts={})
-                self._write(format_last_metrics(Run(id=self._record.run.id), figures, event.data["code"]))
+                self._write(format_last_metrics(Run(id=self._record.run.id), figures, event.body.code))
             return
-        if event.kind == "verdict" and conductor.stall is not None:
+        body, verdict = event.body, conductor.verdict
+        if isinstance(body, VerdictChanged) and conductor.stall is not None:
             self._verdicts[conductor.stall.code] += 1
-        elif event.kind in ("recovering", "finished") and conductor.verdict and conductor.verdict is not self._counted:
-            self._counted = conductor.verdict
-            self._verdicts[conductor.verdict[0].code] += 1
-        if event.kind == "finished":
+        elif isinstance(body, Recovering | Finished) and verdict and verdict is not self._counted:
+            self._counted = verdict
+            self._verdicts[verdict[0].code] += 1
+        if isinstance(body, Finished):
             figures = self._build_figures(conductor, event.at)
-            self._write(format_last_metrics(conductor.run, figures, event.data["code"]), patience=_FINISH_SECONDS)
+            self._write(format_last_metrics(conductor.run, figures, body.code), patience=_FINISH_SECONDS)
 
     def tick(self, now: float) -> None:
         self._run_observer.tick(now)

@@ -7,6 +7,7 @@ from typing import Any
 
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.plan.plan import Plan
+from aboard.core.run import event_kinds as kinds
 from aboard.core.run.end_decision import STOPPED_SECONDS
 from aboard.core.run.events import METRICS_STREAM, Event, Measurement
 from aboard.core.run.lateness import WINDOW_SECONDS, LatenessWindow
@@ -59,18 +60,18 @@ class NodeMessages:
 
     def take(self, event: Event) -> None:
         event = replace(event, rank=self.ranks.get(event.child))
-        if "marker" in event.data and event.node != self._first_node:
-            # By this hash, the record vouches for a checkpoint.
-            event = replace(event, data={name: value for name, value in event.data.items() if name != "marker"})
+        if isinstance(event.body, kinds.FilesSaved) and event.node != self._first_node:
+            # By the hash of its marker, the record vouches for a checkpoint.
+            event = replace(event, body=replace(event.body, marker=None))
         self._run.apply(event)
         # A flood must not go to the screen, or to the log of a detached run, either.
         if self._record.event(event):
             self._show(event)
         self._on_event(event)
 
-    def note(self, kind: str, node: str = "", **data: Any) -> None:
+    def note(self, body: kinds.KnownEvent, node: str = "") -> None:
         """Records an event of the conductor itself."""
-        event = Event(node=node, seq=0, at=time(), kind=kind, data=data)
+        event = Event(node=node, at=time(), body=body)
         self._run.apply(event)
         self._record.event(event)
         self._show(event)
@@ -84,7 +85,7 @@ class NodeMessages:
             measurement = Measurement(node=node, at=at, child=child, values=values, metrics=metrics)
             self._run.take(measurement)
             if milestone := self._run.find_milestone(measurement):
-                self.note(milestone[0], **milestone[1])
+                self.note(milestone)
             self._watch_stopped(node, child, values, at)
         figures = {**samples["node"], "gpus": samples["gpus"]} if samples["gpus"] else samples["node"]
         self._record.samples(node, at, {"node": figures, "children": samples["children"]})
@@ -116,7 +117,7 @@ class NodeMessages:
         for node, counts in self._record.past_limits.items():
             total, noted = sum(counts.values()), sum(self._run.dropped.get(node, {}).values())
             if total >= 2 * noted or (at_end and total > noted):
-                self.note("dropped", node=node, **counts)
+                self.note(kinds.Dropped(**counts), node)
 
     def close_lateness_window(self, now: float, *, at_end: bool = False) -> LatenessWindow | None:
         """Records how late ranks were, once all of them should have reported the window that ended last: returns it."""
@@ -135,4 +136,4 @@ class NodeMessages:
             return
         since = self._stopped_since.setdefault((node, child), at)
         if at - since >= STOPPED_SECONDS and self._run.generation.stopped is None:
-            self.take(Event(node=node, seq=0, at=since, kind="stopped", child=child))
+            self.take(Event(node=node, at=since, child=child, body=kinds.RankStopped()))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from time import time
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from aboard.commands.launch.conduct.conductor import Conductor, RunObserver
 from aboard.commands.launch.conduct.stall_monitor import LOSS
@@ -17,9 +17,11 @@ from aboard.core.decoding import parse_json
 from aboard.core.evidence.verdict import SLOW
 from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.monitoring.run_message import RunMessage
+from aboard.core.run import event_kinds as kinds
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import Action
 from aboard.diagnoses import NO_FIX, AboardError, Finding
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_lines_journal import Journal, read_entries
 from aboard.record.run_record import Record
@@ -81,42 +83,55 @@ class RunNotifier:
     def tick(self, now: float) -> None:
         self._run_observer.tick(now)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event) -> None:  # noqa: C901, PLR0912 - an arm for each kind
         self._run_observer.event(event)
         if self._conductor is None:
-            if event.kind == "finished" and event.data.get("monitored") is False:
-                self._tell("end", what="was not monitored", action=event.data["why"], exit_code=event.data["code"])
+            body = event.body
+            if isinstance(body, kinds.Finished) and not body.monitored:
+                action = body.why.visible(500)
+                self._tell("end", what="was not monitored", action=action, exit_code=body.code)
             return
-        run, data = self._conductor.run, event.data
+        run = self._conductor.run
         verdict = self._conductor.verdict[0] if self._conductor.verdict else None
-        match event.kind:
-            case "recovering" if not data["again"] and data["action"] != Action.STOP:
-                action, nodes = f"{data['action']}: {data['why']}", tuple(data["nodes"])
-                self._tell("failure", what="has failed", verdict=verdict, nodes=nodes, action=action)
-            case "verdict":
+        match event.body:
+            case kinds.Recovering(failure=failure, decision=decision, again=again):
+                if not again and decision.action is not Action.STOP:
+                    action = f"{decision.action.value}: {decision.why}"
+                    self._tell("failure", what="has failed", verdict=verdict, nodes=failure.nodes, action=action)
+            case kinds.VerdictChanged():
                 self._tell_stall(self._conductor.stall)
-            case "stepping" if self._is_bad and run.recoveries:
-                last = run.recoveries[-1]
-                action = "; ".join(filter(None, (last.why, last.pause)))
-                self._tell("recovery", what="trains again", action=action)
-            case "finished" if data["code"] == 0 or run.stopping:
-                what = "has finished" if data["code"] == 0 else f"was stopped: {run.stopping}"
-                self._tell("end", what=what, exit_code=data["code"])
-            case "finished":
-                action = f"the run has ended: {data['why']}"
-                self._tell("failure", "end", what="has failed", verdict=verdict, action=action, exit_code=data["code"])
-            case _:
+            case kinds.SteppingStarted():
+                if self._is_bad and run.recoveries:
+                    last = run.recoveries[-1]
+                    action = "; ".join(filter(None, (last.why, last.pause)))
+                    self._tell("recovery", what="trains again", action=action)
+            case kinds.Finished(code=code, why=why):
+                if code == 0 or run.stopping:
+                    what = "has finished" if code == 0 else f"was stopped: {run.stopping}"
+                    self._tell("end", what=what, exit_code=code)
+                else:
+                    action = f"the run has ended: {why.visible(500)}"
+                    self._tell("failure", "end", what="has failed", verdict=verdict, action=action, exit_code=code)
+            case kinds.AttemptStarted() | kinds.CaughtUp() | kinds.Deciding() | kinds.Stopping() | kinds.Restarting():
                 pass
+            case kinds.Settling() | kinds.SpareChanged() | kinds.Unsent():
+                pass
+            case kinds.ChildReport() | kinds.NodeReport() | kinds.ConnectionChange() | kinds.Bookkeeping():
+                pass
+            case kinds.UnknownEvent():
+                pass
+            case forgotten:
+                assert_never(forgotten)
 
-    def note_end(self, *, code: int, refused: bool = False, **data: Any) -> None:
+    def note_end(self, end: kinds.Finished, *, refused: bool = False) -> None:
         """Records and shows the end of a script, if the last run that it started ended otherwise.
 
         That it was refused is told by `tell_unstarted`.
         """
         run = None if self._conductor is None else self._conductor.run
-        if run is not None and run.finished is not None and run.finished.get("code") == code:
+        if run is not None and run.finished is not None and run.finished.code == end.code:
             return
-        event = Event(node="", at=time(), kind="finished", data={"code": code, **data})
+        event = Event(node="", at=time(), body=end)
         if run is not None:
             run.apply(event)
         self._record.event(event)
@@ -250,7 +265,8 @@ def note_undelivered(
     record: Record, conductor: Conductor | None, observer: RunObserver, receiver: str, why: str, fix: str
 ) -> Event:
     """Records and shows that something does not arrive at a receiver; without a reason, that it does again."""
-    event = Event(node="", at=time(), kind="unsent", data={"receiver": receiver, "why": why, "fix": fix})
+    unsent = kinds.Unsent(receiver=Untrusted(receiver), why=Untrusted(why), fix=Untrusted(fix))
+    event = Event(node="", at=time(), body=unsent)
     if conductor is not None:
         conductor.run.apply(event)
     record.event(event)

@@ -12,17 +12,24 @@ from aboard.commands.launch.conduct.node_messages import NodeMessages
 from aboard.commands.launch.conduct.silent_nodes import OldSupervisors, SilentNodes
 from aboard.commands.launch.conduct.standby_sessions import StandbySessions
 from aboard.core.plan.plan import NodePlan, Plan
+from aboard.core.run import event_kinds as kinds
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_ledger import VARIABLE, encode_earlier
 from aboard.core.run.run_state import GENERATION, Run
 from aboard.diagnoses import AgentRequestError, TransportError
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, SessionState
 
 # After the grace period: for the supervisor's own cleanup, and for the last output to arrive.
 SWEEP_SECONDS = 10.0
+_CHANGES: Mapping[SessionState, type[kinds.NodeConnected | kinds.NodeDisconnected | kinds.NodeLost]] = {
+    SessionState.CONNECTED: kinds.NodeConnected,
+    SessionState.DISCONNECTED: kinds.NodeDisconnected,
+    SessionState.LOST: kinds.NodeLost,
+}
 
 
 class RunSessions:
@@ -55,7 +62,7 @@ class RunSessions:
         parts = {part.node.name: part for part in plan.parts}
         self.is_ending = False
         self._begun.clear()
-        self._messages.note("generation", number=number)
+        self._messages.note(kinds.AttemptStarted(number=number))
         self.by_node = {name: prepared.get(name) or self._build_session(part) for name, part in parts.items()}
         for name, session in prepared.items():
             session.follow(**self._build_callbacks(parts[name]))
@@ -160,9 +167,9 @@ class RunSessions:
         if not isinstance(error, AgentRequestError):
             self._take_state(node, SessionState.LOST, error.seen)
             return
-        why = error.seen.removeprefix(f"{node}: ")
+        failed = kinds.StartFailed(why=Untrusted(error.seen.removeprefix(f"{node}: ")))
         for start in node_plan.starts:
-            self._messages.take(Event(node=node, seq=0, at=time(), kind="failed", child=start.child, data={"why": why}))
+            self._messages.take(Event(node=node, at=time(), child=start.child, body=failed))
 
     async def _see_off(self, session: NodeSession, grace: float) -> None:
         """Stops a node's ranks, without grace once the user asks twice, and waits until its supervisor has exited."""
@@ -200,22 +207,24 @@ class RunSessions:
 
     def _take_state(self, node: str, state: SessionState, why: str) -> None:
         session = self.by_node.get(node)
-        killed = session.lost_agents if session is not None and state is SessionState.LOST else {}
-        if state is SessionState.LOST and self.is_ending and not killed:
+        is_lost = state is SessionState.LOST
+        killed: Mapping[str, Any] = session.lost_agents if session is not None and is_lost else {}
+        if is_lost and self.is_ending and not killed:
             return
-        self._messages.take(Event(node=node, seq=0, at=time(), kind=state.value, data={"why": why, **killed}))
+        body = _CHANGES[state](why=Untrusted(why), **killed)
+        self._messages.take(Event(node=node, at=time(), body=body))
 
     def _take_lost(self, session: NodeSession, why: str) -> None:
         """A silent node that others can't reach either is not waited for; ranks may still run there."""
-        node, lost = session.node.name, SessionState.LOST.value
+        node = session.node.name
         if self.by_node.get(node) is session:
-            self._messages.take(Event(node=node, seq=0, at=time(), kind=lost, data={"why": why}))
+            self._messages.take(Event(node=node, at=time(), body=kinds.NodeLost(why=Untrusted(why))))
 
     def _note_standbys(self, nodes: Sequence[str]) -> None:
-        self._messages.note("standbys", nodes=list(nodes))
+        self._messages.note(kinds.StandbysReady(nodes=tuple(nodes)))
 
     def _note_old_end(self, session: NodeSession) -> None:
-        self._messages.note("old_ended", node=session.node.name)
+        self._messages.note(kinds.OldSupervisorEnded(), session.node.name)
         if monotonic() - session.last_contact >= self._lease.seconds:
             self._take_lost(session, f"no contact for the full lease of {self._lease.seconds:g} s")
 

@@ -18,6 +18,7 @@ from aboard.core.evidence.verdict import Judgement
 from aboard.core.exit_codes import choose_run_exit_code
 from aboard.core.plan.plan import Plan
 from aboard.core.run.end_decision import EndDecision
+from aboard.core.run.event_kinds import SnapshotJudged, VerdictChanged
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
 from aboard.doctor.death.first_death import find_first_death
@@ -25,7 +26,6 @@ from aboard.doctor.death.rules import conclude_run
 from aboard.doctor.hang.undetermined import report_internal_error
 from aboard.doctor.judge_evidence import judge_live_run
 from aboard.lazy_dataclass import dataclass
-from aboard.record.json_documents import build_findings_document
 from aboard.record.run_record import Record
 from aboard.transport.node_session import NO_STACKS, NodeSession
 
@@ -109,7 +109,7 @@ class RunVerdicts:
     def take(self, finding: Finding | None) -> None:
         """Records a verdict of the stall monitor, which stands until the next one, and shows it to the observer."""
         self._standing = finding
-        self._messages.note("verdict", findings=build_findings_document([finding] if finding is not None else []))
+        self._messages.note(VerdictChanged(findings=() if finding is None else (finding,)))
 
     async def collect_final_snapshot(self, plan: Plan, sessions: Mapping[str, NodeSession]) -> None:
         """Takes a snapshot of the nodes and the other ranks after a rank has died, before all are stopped."""
@@ -146,4 +146,4 @@ class RunVerdicts:
             self._record.add_snapshot(
                 build_snapshot(evidence, self._collected.answers, findings, number=self._snapshot_count, ended=ended)
             )
-            self._messages.note("looked", number=self._snapshot_count)
+            self._messages.note(SnapshotJudged(number=self._snapshot_count))

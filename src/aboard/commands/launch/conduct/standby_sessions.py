@@ -11,6 +11,7 @@ from secrets import token_hex
 
 from aboard.core.plan.plan import NodePlan
 from aboard.core.plan.rank_variables import STANDBY, list_torchrun_variables
+from aboard.core.run.event_kinds import StandbyReady
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import TransportError
@@ -88,7 +89,7 @@ class StandbySessions:
             await asyncio.wait(opening.values())
 
     def _take(self, event: Event) -> None:
-        if event.kind == "standby":
+        if isinstance(event.body, StandbyReady):
             self._count_down(event.node, 1)
 
     def _count_down(self, node: str, count: int) -> None:

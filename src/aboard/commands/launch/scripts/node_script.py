@@ -9,6 +9,7 @@ from typing import Protocol
 from aboard.commands.launch.scripts.launcher_output import LONGEST_LINE, LauncherOutput
 from aboard.core.exit_codes import EXIT_FAILED, convert_wait_code
 from aboard.core.launchers.captured_launch import Capture
+from aboard.core.run.event_kinds import Exited, LauncherCaptured, LauncherEscaped, LauncherWithdrawn, StartFailed
 from aboard.core.run.events import STREAMS, Event
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
@@ -110,32 +111,30 @@ class NodeScript:
             del self._expected[next(iter(self._expected))]
 
     def take(self, event: Event) -> None:
-        data = event.data
-        match event.kind:
-            case "captured" if data["launcher"] == SRUN and self.on_step is not None:
-                self.on_step(data["number"])
-            case "captured":
+        match event.body:
+            case LauncherCaptured(number=number, launcher=launcher) if launcher == SRUN and self.on_step is not None:
+                self.on_step(number)
+            case LauncherCaptured(number=number):
                 if self.waiting:
-                    self.on_parallel(data["number"])
-                self.waiting.append(data["number"])
+                    self.on_parallel(number)
+                self.waiting.append(number)
                 self.called = True
-                self.add(data["number"])
-            case "withdrawn" if data["number"] in self.waiting:
+                self.add(number)
+            case LauncherWithdrawn(number=number) if number in self.waiting:
                 # It was killed, as by `timeout`.
-                self.waiting.remove(data["number"])
-                number = data["number"]
+                self.waiting.remove(number)
                 found = [each for each in self.outcomes if number in (each, getattr(each, "number", None))]
                 for each in found:
                     self.outcomes.remove(each)
                 if not found:
                     self.on_withdrawn()
-            case "escaped":
-                command = tuple(word.visible(300) for word in data["command"])
-                self.add(EscapedLauncher(command=command, why=data["why"].visible(300)))
-            case "exited":
-                self.add(ScriptEnd(node=self.node, code=convert_wait_code(data["code"])))
-            case "failed":
-                self.add(ScriptEnd(node=self.node, code=None, why=f"could not start: {data['why'].visible(300)}"))
+            case LauncherEscaped(command=words, why=why):
+                command = tuple(word.visible(300) for word in words)
+                self.add(EscapedLauncher(command=command, why=why.visible(300)))
+            case Exited(code=code):
+                self.add(ScriptEnd(node=self.node, code=convert_wait_code(code)))
+            case StartFailed(why=why):
+                self.add(ScriptEnd(node=self.node, code=None, why=f"could not start: {why.visible(300)}"))
 
     def take_state(self, state: SessionState, why: str) -> None:
         if state is SessionState.LOST:

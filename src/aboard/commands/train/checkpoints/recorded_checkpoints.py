@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Annotated
 
 from aboard.commands.runs.recorded_run import parse_recorded_plan
 from aboard.core.cluster.node import Node
-from aboard.core.decoding import Matching, MaxLength, try_decode
 from aboard.core.plan.plan import Plan
+from aboard.core.run.event_kinds import FilesSaved
 from aboard.core.run.events import Event
 from aboard.core.run.saved_markers import SavedMarker, choose_newest, find_saved_marker
 from aboard.core.slurm.allocation import SlurmAllocation
 from aboard.core.slurm.job_nodes import reassign_recorded_nodes
-from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_training
@@ -21,9 +19,8 @@ from aboard.trainer.checkpoint.commit_marker import CheckpointFile, CommitMarker
 
 # Of one directory: older runs have hardly a part that is still needed.
 MOST_RUNS = 20
-SAVED = "saved"
 _CHECKPOINT = r"\Astep-\d{6,20}(?:-\d{1,6})?\Z"
-_FileNames = Annotated[tuple[Annotated[str, Matching(r"[\w.-]{1,100}")], ...], MaxLength(500)]
+_FILE = r"\A[\w.-]{1,100}\Z"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +85,7 @@ def read_recorded_training(
         plan = parse_recorded_plan(document, run.id)
         if plan is not None:
             plans.append(_reassign_nodes(plan, allocation))
-        saved = [event for event in read_events(run.events) if event.kind == SAVED]
+        saved = [event for event in read_events(run.events) if isinstance(event.body, FilesSaved)]
         markers += [marker for event in reversed(saved) if (marker := find_saved_marker(event)) is not None]
         for name, found in collect_saved_parts(saved).items():
             checkpoints.setdefault(name, found)
@@ -104,16 +101,16 @@ def collect_saved_parts(events: Iterable[Event]) -> dict[str, RecordedCheckpoint
     """The checkpoints that ranks saved or resumed from, by name; of a name that was used again, the last."""
     found: dict[str, tuple[int, dict[str, tuple[str, ...]]]] = {}
     for event in events:
-        name, serial = event.data.get("checkpoint"), event.data.get("serial")
-        files = try_decode(_FileNames, event.data.get("files"))
-        match = name.match(_CHECKPOINT) if isinstance(name, Untrusted) else None
-        if event.kind != SAVED or match is None or not isinstance(serial, int) or files is None:
+        body = event.body
+        match = body.checkpoint.match(_CHECKPOINT) if isinstance(body, FilesSaved) else None
+        if not isinstance(body, FilesSaved) or match is None:
             continue
+        serial, files = body.serial, [name[0] for file in body.files if (name := file.match(_FILE)) is not None]
         if match[0] not in found or found[match[0]][0] != serial:
             found[match[0]] = (serial, {})
         nodes = found[match[0]][1]
         for file in files:
             earlier = tuple(node for node in nodes.get(file, ()) if node != event.node)
             # Of copies, the newest is last; a rank's own report is about the node that it wrote to, or resumed on.
-            nodes[file] = (*earlier, event.node) if event.data.get("copied") else (event.node, *earlier)
+            nodes[file] = (*earlier, event.node) if body.copied else (event.node, *earlier)
     return {name: RecordedCheckpoint(name=name, serial=serial, nodes=nodes) for name, (serial, nodes) in found.items()}

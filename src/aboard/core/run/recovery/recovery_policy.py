@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
 
 from aboard.core.cluster.node_sets import fold_names
+from aboard.core.decoding import MaxLength
 from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.text.input_text import format_count
 from aboard.lazy_dataclass import dataclass
@@ -51,7 +53,7 @@ class Failure:
 
     kind: FailureClass
     code: str
-    nodes: tuple[str, ...] = ()
+    nodes: Annotated[tuple[str, ...], MaxLength(16_384)] = ()
     signature: str = ""
     checkpoint: int = 0
     # Nodes that can't be reached: nothing starts there again until they return.

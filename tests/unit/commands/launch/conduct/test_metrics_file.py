@@ -13,12 +13,12 @@ from time import time
 
 import pytest
 from deadlines import wait_until
+from made_events import made_event
 from simulated_runs import EventList, conduct_simulated
 
 from aboard.commands.launch.conduct import metrics_file
 from aboard.commands.launch.conduct.metrics_file import MetricsFile
 from aboard.core.monitoring.notify_settings import NotifySettings
-from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
@@ -95,7 +95,7 @@ def test_a_script_without_ranks_leaves_its_exit_code(tmp_path: Path, folder: Pat
     """As a run does."""
     record = Record.open(Runs(tmp_path).open_or_create("20261116-1950-calm-crane"), ranks=1)
     with MetricsFile(str(folder), record, EventList()) as metrics:
-        metrics.event(Event(node="", at=5.0, kind="finished", data={"code": 0, "why": "", "monitored": False}))
+        metrics.event(made_event("finished", node="", at=5.0, code=0, why="", monitored=False))
     record.close()
     last = (folder / "aboard-20261116-1950-calm-crane.prom").read_text()
     assert read_value(last, "aboard_run_exit_code") == 0

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deadlines import within
+from made_events import list_fields
 from simulated_runs import EventList, conduct_simulated
 from webhook_server import SECRET, WebhookServer, serve_webhook
 
@@ -16,9 +16,11 @@ from aboard.commands.launch.conduct.run_notifier import RunNotifier
 from aboard.commands.launch.launch_run import LaunchResult
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.monitoring.notify_settings import NotifySettings
+from aboard.core.run.event_kinds import Finished
 from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_state import Run
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.hang import diagnoses as hang
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
@@ -77,19 +79,19 @@ def test_a_run_that_fails_is_one_message_with_its_verdict(tmp_path: Path, server
 def test_a_script_without_ranks_ends_with_a_message(tmp_path: Path, server: WebhookServer) -> None:
     """It was not monitored; a run that was refused while its script ran is told by its finding only."""
 
-    async def end(name: str, **data: Any) -> None:
+    async def end(name: str, finished: Finished, *, refused: bool = False) -> None:
         record = Record.open(Runs(tmp_path).open_or_create(name), ranks=1)
         async with RunNotifier(NotifySettings(env="HOOK"), record, EventList()) as notifier:
-            notifier.note_end(**data)
+            notifier.note_end(finished, refused=refused)
         record.close()
 
-    why = "the script on n1 ended with exit code 0, and called no launcher"
-    asyncio.run(end("20261116-1950-calm-crane", code=0, why=why, monitored=False))
-    asyncio.run(end("20261116-1950-calm-otter", code=2, why="torchrun escaped", refused=True))
+    why = Untrusted("the script on n1 ended with exit code 0, and called no launcher")
+    asyncio.run(end("20261116-1950-calm-crane", Finished(code=0, why=why, monitored=False)))
+    asyncio.run(end("20261116-1950-calm-otter", Finished(code=2, why=Untrusted("torchrun escaped")), refused=True))
     ((_at, message),) = server.posts
     assert message["headline"] == "20261116-1950-calm-crane was not monitored"
     assert (message["ended"], message["exit_code"]) == (True, 0)
-    assert why in message["text"]
+    assert why.raw() in message["text"]
 
 
 @pytest.mark.ci
@@ -192,5 +194,5 @@ def test_without_an_address_the_run_goes_on(tmp_path: Path) -> None:
     launched = conduct(tmp_path, {"n2": FakeNodeFaults(dies={"3": 0.5})}, observer, NotifySettings(env="NO_HOOK"))
     assert launched.outcome is not None
     assert observer.events[0].kind == "unsent"
-    assert observer.events[0].data["why"].startswith("the variable NO_HOOK is not set on ")
-    assert observer.events[0].data["fix"].startswith("read -rs NO_HOOK && export NO_HOOK")
+    assert list_fields(observer.events[0])["why"].startswith("the variable NO_HOOK is not set on ")
+    assert list_fields(observer.events[0])["fix"].startswith("read -rs NO_HOOK && export NO_HOOK")

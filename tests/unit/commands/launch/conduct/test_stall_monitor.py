@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from made_events import made_event
 from made_findings import made_finding
 
 from aboard.commands.launch.conduct import stall_monitor as watch_module
 from aboard.commands.launch.conduct.stall_monitor import StallMonitor
 from aboard.core.evidence.verdict import Judgement
-from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 
@@ -23,7 +23,7 @@ def finding(code: str = "hang-absent", severity: Severity = Severity.BLOCK) -> F
 
 def started() -> Run:
     run = Run(id="brave-otter")
-    run.apply(Event(node="", seq=0, at=0.0, kind="generation", data={"number": 1}))
+    run.apply(made_event("generation", node="", at=0.0, number=1))
     return run
 
 
@@ -57,7 +57,7 @@ def test_a_cause_is_told_once_and_taken_back() -> None:
         await settled(watch, run, 0.0)
         await settled(watch, run, LATE)
         await settled(watch, run, 2 * LATE)
-        run.apply(Event(node="n1", seq=1, at=41.0, kind="started", child="0"))
+        run.apply(made_event("started", node="n1", seq=1, at=41.0, child="0"))
         await settled(watch, run, 41.0)
 
     assert told_by([Judgement(findings=(finding(),))], story) == ["hang-absent", None]
@@ -83,7 +83,7 @@ def test_a_pause_that_ends_this_moment_is_no_stall(monkeypatch: pytest.MonkeyPat
         await settled(watch, run, 0.0)
         await settled(watch, run, LATE)
         await settled(watch, run, 2 * LATE)
-        run.apply(Event(node="n1", seq=1, at=41.0, kind="started", child="0"))
+        run.apply(made_event("started", node="n1", seq=1, at=41.0, child="0"))
         await settled(watch, run, 41.0)
         await asyncio.sleep(0.1)
 
@@ -97,7 +97,7 @@ def test_an_answer_that_comes_too_late_is_not_told() -> None:
     async def story(watch: StallMonitor, run: Run) -> None:
         await settled(watch, run, 0.0)
         watch.tick(run, LATE)
-        run.apply(Event(node="n1", seq=1, at=LATE, kind="started", child="0"))
+        run.apply(made_event("started", node="n1", seq=1, at=LATE, child="0"))
         await settled(watch, run, LATE + 0.1)
 
     assert told_by([Judgement(findings=(finding(),))], story) == []
@@ -181,10 +181,10 @@ def test_a_loss_that_is_no_number_is_looked_at_though_the_run_moves() -> None:
     async def story(watch: StallMonitor, run: Run) -> None:
         await settled(watch, run, 0.0)
         for second in range(1, 12):
-            run.apply(Event(node="n1", seq=second, at=float(second), kind="started", child=str(second)))
+            run.apply(made_event("started", node="n1", seq=second, at=float(second), child=str(second)))
             watch.suspect(float(second))
             await settled(watch, run, float(second))
-        run.apply(Event(node="n1", seq=99, at=100.0, kind="started", child="99"))
+        run.apply(made_event("started", node="n1", seq=99, at=100.0, child="99"))
         await settled(watch, run, 100.0)
 
     lost = Judgement(findings=(finding("loss-no-number", Severity.WARN),))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from made_events import made_event
 from node_checkpoints import HALVES, OUT, PartlyOff, both, contents, part_content, part_file, record, save, share
 
 from aboard.agent.copies.marker_summary import summarize_marker
@@ -22,7 +23,6 @@ from aboard.commands.train.checkpoints.recorded_checkpoints import (
 from aboard.core.cluster.node import Node
 from aboard.core.run.events import Event
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.untrusted import Untrusted
 from aboard.trainer.checkpoint.checkpoint_parts import list_needed_slices, list_slices, select_parts
 from aboard.trainer.checkpoint.commit_marker import (
     CheckpointFile,
@@ -341,15 +341,14 @@ def test_parts_by_slices() -> None:
 def test_the_record_knows_the_nodes_of_each_part() -> None:
     """From the events that supervisors report, of ranks that saved or resumed, and of copies; others don't count."""
 
-    def saved(node: str, serial: int, *files: str, copied: bool = False) -> Event:
-        data = {"checkpoint": Untrusted("step-000002"), "serial": serial, "files": list(files), "copied": copied}
-        return Event(node=node, at=1.0, kind="saved", data=data)
+    def saved(node: str, serial: int, *files: str, copied: bool = False, name: str = "step-000002") -> Event:
+        return made_event("saved", node=node, at=1.0, checkpoint=name, serial=serial, files=files, copied=copied)
 
-    events = [saved("n1", 1, "a"), saved("n2", 1, "b"), saved("n3", 1, "a"), Event(node="n1", at=2.0, kind="exited")]
+    events = [saved("n1", 1, "a"), saved("n2", 1, "b"), saved("n3", 1, "a"), made_event("exited", code=0)]
     assert collect_saved_parts(events)["step-000002"].nodes == {"a": ("n3", "n1"), "b": ("n2",)}
     copy = saved("n1", 1, "b", copied=True)
     assert collect_saved_parts([*events, copy])["step-000002"].nodes == {"a": ("n3", "n1"), "b": ("n2", "n1")}
-    hostile = replace(events[0], data={**events[0].data, "checkpoint": Untrusted("../step-000002")})
+    hostile = saved("n1", 1, "a", name="../step-000002")
     assert collect_saved_parts([hostile, saved("n1", 1, "a/../b", "a\n")])["step-000002"].nodes == {}
     again = collect_saved_parts([*events, saved("n4", 5, "c")])["step-000002"]
     assert (again.serial, again.nodes) == (5, {"c": ("n4",)})

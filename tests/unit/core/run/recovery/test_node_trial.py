@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from made_events import made_event
 from made_findings import made_finding
 from typed_commands import aboard
 
-from aboard.core.run.events import Event
 from aboard.core.run.recovery.node_trial import (
     ALIVE_SECONDS,
     STUCK_SECONDS,
@@ -57,8 +57,7 @@ def test_the_list_of_runs_says_how_a_trial_ended(tmp_path: Path, monkeypatch: py
 
 def _run(*events: tuple[str, str, float, str]) -> Run:
     told = [
-        Event(node="n1", seq=1, at=at, kind=kind, child=child, data={"phase": phase, "code": 0})
-        for kind, child, at, phase in events
+        made_event(kind, node="n1", seq=1, at=at, child=child, phase=phase, code=0) for kind, child, at, phase in events
     ]
     return Run.replay("r", told)
 
