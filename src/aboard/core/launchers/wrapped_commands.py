@@ -262,8 +262,11 @@ def read_script(words: Sequence[str], read: Callable[[str], str | None], environ
     text, script = find_command_text(words), find_script(words)
     if text is None:
         text = (read(script) if script else None) or ""
-    arguments = " ".join(words[words.index(script) + 1 :] if script else words[4:])
-    given = {**environ, "@": arguments, "*": arguments}
+    arguments = words[words.index(script) + 1 :] if script else words[4:]
+    # They may be a shell's command as well.
+    inner = read_script(arguments, read, environ) if arguments else ""
+    started = inner or " ".join(arguments)
+    given = {**environ, "@": started, "*": started}
     return _PARAMETER.sub(lambda found: given.get(found[1], found[0]), text)
 
 
