@@ -136,3 +136,32 @@ def test_no_torch(box: Sandbox) -> None:
     )
     assert "untested collective: torch is not installed on n[1-4]" in done.stdout
     assert "fine collective" not in done.stdout
+
+
+# A node whose matrix multiplications take eight times as long, as on a GPU at its lowest clocks.
+SLOW_MATHS = """
+import torch
+multiply = torch.matmul
+torch.matmul = lambda one, other: [multiply(one, other) for _ in range(8)][-1]
+"""
+
+
+def test_a_node_that_computes_slowly_is_named(box: Sandbox, shim: str) -> None:
+    """By --only compute, which measures CPUs, too; its memory is as fast as that of the other."""
+    put(box, f"{shim}/sitecustomize.py", SLOW_MATHS)
+    words = (
+        "--only",
+        "compute",
+        "--set",
+        f"cluster.python={sys.executable}",
+        "--set",
+        f"cluster.env.PYTHONPATH={shim}",
+    )
+    done = box.head.run(["aboard", "check", "n1", "n2", "--json", *words], timeout=100 * slowness())
+    report = json.loads(done.stdout)
+    assert told(report) == [("compute-slow", {"n2"})], done.stdout
+    assert report["findings"][0]["seen"].startswith("the CPU: matrix multiplication at ")
+    rates = [node["facts"]["compute-speed"]["slots"][0] for node in report["nodes"]]
+    assert rates[0]["kind"] == rates[1]["kind"]
+    assert {node["facts"]["dcgm"]["why"] for node in report["nodes"]} == {"not run: DCGM is not installed"}
+    assert in_time(report)

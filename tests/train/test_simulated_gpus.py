@@ -1,5 +1,8 @@
 """Trainings on simulated GPUs (tests/kit/simulated_gpus): where ranks wait for the device, and what they compute."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +13,10 @@ import simulated_gpus
 from train_cases import curve, trained_by_maths
 from train_crew import Crew
 
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import Adapter, Training
+from aboard.core.probes.probe import CommandOutput
+from aboard.doctor.compute.subject import parse_speed
+from aboard.node_scripts.script_source import read_script
 
 Settled = Callable[..., Training]
 # Where a training may wait: until its first step, to print a line of metrics, to copy a checkpoint, and at its end.
@@ -76,9 +82,53 @@ def test_no_rank_waits_for_its_gpu_between_two_log_lines(settled: Settled, crew:
         {"sharding": "none", "optim": "adafactor"},
         {"sharding": "full", "bf16": False},
         {"sharding": "none", "bf16": False, "family": "gemma2"},
+        {"sharding": "full", "bf16": False, "fp16": True},
+        {"sharding": "hybrid", "optim": "muon"},
+        {"sharding": "none", "adapter": Adapter(r=4)},
+        {"sharding": "full", "family": "qwen2", "adapter": Adapter(r=4, dropout=0.1)},
     ],
     ids=lambda changed: " ".join(f"{name}={value}" for name, value in changed.items()),
 )
 def test_no_layout_has_a_hidden_wait(changed: dict[str, Any], settled: Settled, crew: Crew, tmp_path: Path) -> None:
     """Nor one of the other variants of loss, checkpointing, optimizer and precision."""
     compare(settled, crew, tmp_path, **changed)
+
+
+@pytest.mark.nightly
+def test_a_training_on_gpus_that_was_killed_ends_as_an_undisturbed_one(
+    settled: Settled, crew: Crew, tmp_path: Path
+) -> None:
+    """After a SIGKILL of one rank, the others are ended, and the next attempt continues from the last checkpoint."""
+    usual: dict[str, Any] = {"sharding": "full", "bf16": True, "max_steps": 6, "save_steps": 2, "device": "cuda"}
+    killed = settled(**usual)
+    with pytest.raises(AssertionError, match="killed at step 5"):
+        simulated_gpus.train(tmp_path, asdict(killed), nodes=2, ranks=2, kill_at=5)
+    assert list(tmp_path.glob("out/step-000002/*.json"))
+    simulated_gpus.train(tmp_path, asdict(killed), nodes=2, ranks=2)
+    undisturbed = settled(**usual, output_dir=str(tmp_path / "undisturbed"))
+    simulated_gpus.train(tmp_path, asdict(undisturbed), nodes=2, ranks=2)
+    assert curve(killed)[-2:] == curve(undisturbed)[-2:]
+
+
+@pytest.mark.nightly
+def test_a_gpu_without_memory_ends_a_training_with_settings_that_need_less(settled: Settled, tmp_path: Path) -> None:
+    """The rank raises torch's own error, and says what the estimate is with other settings."""
+    training = settled(sharding="full", bf16=True, max_steps=2, device="cuda", gradient_checkpointing=False)
+    with pytest.raises(AssertionError) as raised:
+        simulated_gpus.train(tmp_path, asdict(training), nodes=1, ranks=2, SIMULATED_GPUS_GIB="0.0002")
+    assert "CUDA out of memory. Tried to allocate" in str(raised.value)
+    assert "[train-memory]" in str(raised.value)
+    assert "--set train.gradient_checkpointing=true" in str(raised.value)
+
+
+@pytest.mark.nightly
+def test_the_code_of_check_only_compute_measures_them() -> None:
+    """That of CPUs and of real GPUs, with the copies between host and device; hidden ones are not measured."""
+    words = [sys.executable, "-c", read_script("compute_speed"), "gpus"]
+    for visible, names in (("0,1", ["NVIDIA H100 80GB HBM3"] * 2), ("1", ["NVIDIA H100 80GB HBM3"])):
+        variables = {**os.environ, **simulated_gpus.environment(2, CUDA_VISIBLE_DEVICES=visible)}
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
+        speed = parse_speed(CommandOutput(code=0, stdout=done.stdout))
+        assert speed is not None
+        assert [slot.kind.raw() for slot in speed.slots] == names
+        assert all(slot.multiply and slot.copy and slot.to_device and slot.from_device for slot in speed.slots)

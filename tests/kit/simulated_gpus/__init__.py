@@ -82,12 +82,22 @@ def environment(count: int = 2, *, waits: Path | None = None, **more: str) -> di
 
 
 def train(
-    folder: Path, training: Mapping[str, Any], *, nodes: int, ranks: int, patience: float = 240.0
+    folder: Path,
+    training: Mapping[str, Any],
+    *,
+    nodes: int,
+    ranks: int,
+    kill_at: int | None = None,
+    patience: float = 240.0,
+    **more: str,
 ) -> SimulatedRun:
-    """Trains on `nodes` × `ranks` simulated GPUs: one process imports torch, and all ranks are its forks."""
+    """Trains on `nodes` × `ranks` simulated GPUs: one process imports torch, and all ranks are its forks.
+
+    With `kill_at`, the last rank is killed when it begins that step; `more` are variables.
+    """
     waits = folder / "waits.jsonl"
-    argv: Sequence[str] = (sys.executable, str(HERE / "run_ranks.py"), json.dumps([nodes, ranks, training]))
-    variables = {**os.environ, **environment(ranks, waits=waits), "OMP_NUM_THREADS": "1"}
+    argv: Sequence[str] = (sys.executable, str(HERE / "run_ranks.py"), json.dumps([nodes, ranks, training, kill_at]))
+    variables = {**os.environ, **environment(ranks, waits=waits), "OMP_NUM_THREADS": "1", **more}
     done = subprocess.run(
         argv, env=variables, capture_output=True, text=True, timeout=patience * slowness(), check=False
     )

@@ -325,6 +325,12 @@ static Tensor& set_plain(Tensor& r, at::Storage s) {
   int64_t n = s.nbytes() / r.dtype().itemsize(); std::vector<int64_t> one{n}, st{1};
   return set_storage(r, std::move(s), 0, one, st);
 }
+// The CPU's kernel doesn't convert float16 itself, as CUDA's does.
+static Tensor log_softmax(const Tensor& self, int64_t dim, bool half_to_float) {
+  c10::impl::ExcludeDispatchKeyGuard no(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  Tensor a = alias_cpu(self);
+  return to_cuda(at::_log_softmax(half_to_float ? a.to(at::kFloat) : a, dim, false), self.device().index());
+}
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", &empty_mf);
   m.impl("empty_strided", &empty_strided);
@@ -337,6 +343,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Storage_storage_offset", &set_storage);
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("set_.source_Storage", &set_plain);
+  m.impl("_log_softmax", &log_softmax);
   // Without a kernel of CUDA, torch would compose it of others, and round after each of them, which no GPU does.
   m.impl("silu_backward", torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }

@@ -1,5 +1,6 @@
 """Whether torch on each node can use the node's GPUs: its own CUDA version, and what the driver supports."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated
@@ -13,7 +14,7 @@ from aboard.core.slurm.job_nodes import NO_GPUS_OPTION
 from aboard.diagnoses import Finding, Fix, chain_commands, format_shell, join_fixes
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.gpu import diagnoses as gpu
-from aboard.doctor.gpu.nvidia_smi import DRIVER
+from aboard.doctor.gpu.nvidia_smi import DRIVER, GPUS
 from aboard.doctor.shared.answer_text import NOT_INSTALLED, require_output
 from aboard.doctor.shared.script_probes import Plain, build_rank_command, decode_script_output, parse_script_output
 from aboard.lazy_dataclass import dataclass
@@ -24,8 +25,13 @@ _IF_DRIVER = '[ -e /proc/driver/nvidia/version ] || exit 0; exec "$@"'
 # The driver wakes every GPU when the first program asks.
 _SECONDS = 30.0
 _MOST_ERROR = 160
-# The oldest driver of each CUDA version, and the builds of torch for it (https://pytorch.org/get-started/previous-versions).
-_DRIVERS = {11: ("450", "cu118"), 12: ("525", "cu126"), 13: ("580", "cu130")}
+# The oldest driver of each CUDA version (https://docs.nvidia.com/deploy/cuda-compatibility). torch 2.8 and later, which
+# training needs, have no builds for CUDA 11.
+_DRIVERS = {12: "525", 13: "580"}
+# GPUs before Turing, for which cu128 and cu130 have no kernels, and Blackwell, for which cu126 has none
+# (https://github.com/pytorch/pytorch/blob/main/RELEASE.md).
+_BEFORE_TURING = re.compile(r"\b[VP]100\b|\bTesla [PM]\d|GTX (?:9|10)\d\d|TITAN (?:V|X)|Quadro [GPM]?[VP]\d")
+_BLACKWELL = re.compile(r"\bG?B[23]00\b|RTX 50\d\d|Blackwell")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +57,7 @@ def parse_cuda_support(answer: ProbeAnswer) -> CudaSupport | None:
 
 def find_unusable_gpus(facts: Facts) -> dict[str, Finding]:
     """The nodes whose GPUs torch can't use: ranks there would compute on the CPU, or fail in their first collective."""
-    drivers = facts.of(DRIVER)
+    drivers, smi = facts.of(DRIVER), facts.of(GPUS)
     found = {}
     for node in facts.cluster:
         support, driver = facts.of(CUDA).get(node.name), drivers.get(node.name)
@@ -59,7 +65,9 @@ def find_unusable_gpus(facts: Facts) -> dict[str, Finding]:
         if support is None or driver is None or not driver.cards or NO_GPUS_OPTION in node.step_options:
             continue
         if support.torch and not support.hip and (reason := _describe_obstacle(support, driver.version)):
-            found[node.name] = _build_finding(node, support, reason)
+            known = smi.get(node.name)
+            models = "" if known is None else "; ".join(each.model.raw() for each in known.gpus)
+            found[node.name] = _build_finding(node, support, models, reason)
     return found
 
 
@@ -90,12 +98,21 @@ def _describe_newest(support: CudaSupport) -> str:
     return f"supports CUDA up to {support.supported // 1000}.{support.supported % 1000 // 10}"
 
 
-def _build_finding(node: Node, support: CudaSupport, reason: str) -> Finding:
+def _choose_build(supported: int, models: str) -> str:
+    """The name of torch's builds for this driver and these GPUs; empty if there is none, and cu126 if it is unknown."""
+    newest = min(supported // 1000, max(_DRIVERS)) if supported else min(_DRIVERS)
+    if newest not in _DRIVERS:
+        return ""
+    if _BEFORE_TURING.search(models):
+        return "cu126"
+    return "cu130" if newest > min(_DRIVERS) else "cu128" if _BLACKWELL.search(models) else "cu126"
+
+
+def _build_finding(node: Node, support: CudaSupport, models: str, reason: str) -> Finding:
     fixes: list[Fix] = []
-    needed = _DRIVERS.get(int(support.cuda.partition(".")[0])) if support.cuda else None
-    too_old = bool(support.supported and needed) and support.supported // 1000 < int(support.cuda.partition(".")[0])
-    if not support.cuda or too_old:
-        _, build = _DRIVERS.get(min(support.supported // 1000, max(_DRIVERS)), _DRIVERS[12])
+    needs = int(support.cuda.partition(".")[0]) if support.cuda else min(_DRIVERS)
+    too_old = bool(support.supported) and support.supported // 1000 < needs
+    if (not support.cuda or too_old) and (build := _choose_build(support.supported, models)):
         install = format_shell(
             "{python} -m pip install --force-reinstall torch --index-url {index}",
             python=node.rank_python,
@@ -103,8 +120,9 @@ def _build_finding(node: Node, support: CudaSupport, reason: str) -> Finding:
         )
         command = format_node_command(node, chain_commands(*get_setup_lines(node), enter_container(node, install)))
         fixes.append(gpu.CUDA.fix("torch", command=command))
-    if too_old and needed is not None:
-        fixes.append(gpu.CUDA.fix("driver", least=needed[0], cuda=support.cuda, node=node.name))
+    if too_old and needs in _DRIVERS:
+        cuda = support.cuda or f"{needs}.x"
+        fixes.append(gpu.CUDA.fix("driver", least=_DRIVERS[needs], cuda=cuda, node=node.name))
     if not fixes:
         fixes.append(gpu.CUDA.fix("look", node=node.name))
     return gpu.CUDA.finding(nodes=(node.name,), seen=reason, fix=join_fixes(*fixes, gpu.CUDA.fix("cpu")))

@@ -109,9 +109,9 @@ CUDA = warning(
     remedy="`pip install torch` installs the newest CUDA build; a mirror, a lock file or `--index-url .../cpu` may have"
     " selected a different one. A driver supports all CUDA versions of its own major version and older ones.",
     fixes={
-        "torch": "{command:shell}    # the newest CUDA that the driver supports",
+        "torch": "{command:shell}    # the newest CUDA for this driver and these GPUs",
         "driver": Advice(
-            "or install NVIDIA driver {least} or newer on {node}, which CUDA {cuda} needs, and reboot the node"
+            "install NVIDIA driver {least} or newer on {node}, which CUDA {cuda} needs, and reboot the node"
         ),
         "look": "nvidia-smi; python -c 'import torch; torch.cuda.init()'    # on {node}, with the `setup:`, `env:`"
         " and container of its ranks",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from aboard.core.probes.check_subject import Subject
 from aboard.doctor.gpu.cuda_support import CUDA, find_cuda_problems
-from aboard.doctor.gpu.nvidia_smi import DRIVER
+from aboard.doctor.gpu.nvidia_smi import DRIVER, GPUS
 from aboard.trainer.checks.node_gpus import GPU_SPECS
 from aboard.trainer.diagnoses import adapter, training
 
@@ -23,7 +23,7 @@ TRAIN = Subject(
     asked="aboard train",
 )
 # What a training asks even with `--check none`: otherwise it could run on the CPUs of GPU nodes.
-ESSENTIAL = replace(TRAIN, probes=(GPU_SPECS, DRIVER, CUDA))
+ESSENTIAL = replace(TRAIN, probes=(GPU_SPECS, DRIVER, GPUS, CUDA))
 
 
 def leave_out_cuda(subject: Subject) -> Subject:

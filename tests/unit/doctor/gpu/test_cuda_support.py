@@ -11,14 +11,16 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseError
 from aboard.diagnoses import Finding
 from aboard.doctor.gpu.cuda_support import CUDA, find_unusable_gpus, parse_cuda_support
-from aboard.doctor.gpu.nvidia_smi import DRIVER
+from aboard.doctor.gpu.nvidia_smi import DRIVER, GPUS, NvidiaSmiOutput, parse_gpus
 from aboard.doctor.gpu.subject import SUBJECT
 
 FINE = {"torch": "2.13.0+cu130", "cuda": "13.0", "supported": 13000, "code": 0, "devices": 8}
 MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue Apr  8 12:41:17 UTC 2025\n"
 
 
-def judge(*answers: dict[str, Any] | None, cards: int = 8, **node: Any) -> dict[str, Finding]:
+def judge(
+    *answers: dict[str, Any] | None, cards: int = 8, smi: NvidiaSmiOutput | None = None, **node: Any
+) -> dict[str, Finding]:
     """Nodes n1, n2, … with these answers; None is a node without the driver."""
     nodes = tuple(Node(name=f"n{number}", python="/venv/bin/python", **node) for number in range(1, len(answers) + 1))
     drivers: dict[str, Any] = {}
@@ -29,6 +31,8 @@ def judge(*answers: dict[str, Any] | None, cards: int = 8, **node: Any) -> dict[
         said = CommandOutput(code=0, stdout="" if answer is None else f"a banner\n{json.dumps(answer)}\n")
         drivers[each.name], support[each.name] = DRIVER.parse(FileContents(files=driver)), CUDA.parse(said)
     known: dict[str, dict[str, Any]] = {DRIVER.name: drivers, CUDA.name: support}
+    if smi is not None:
+        known[GPUS.name] = {each.name: smi for each in nodes}
     return find_unusable_gpus(Facts(cluster=Cluster(nodes=nodes), contacts={}, answers=known))
 
 
@@ -60,6 +64,27 @@ def test_a_driver_older_than_torch_s_cuda_is_named_with_both_ways_out() -> None:
     )
     assert "whl/cu126" in finding.fix
     assert "install NVIDIA driver 580 or newer on n1" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("model", "supported", "build"),
+    [
+        ("NVIDIA H100 80GB HBM3", 12040, "cu126"),
+        ("NVIDIA H100 80GB HBM3", 13000, "cu130"),
+        ("NVIDIA B200", 12080, "cu128"),
+        ("NVIDIA GB200", 13020, "cu130"),
+        ("Tesla V100-SXM2-32GB", 13000, "cu126"),
+        ("NVIDIA A100-SXM4-80GB", 11080, ""),
+    ],
+)
+def test_the_build_to_install_has_kernels_for_the_gpu(model: str, supported: int, build: str) -> None:
+    """cu130 has none for Volta, cu126 none for Blackwell; drivers of CUDA 11 have no build that training supports."""
+    line = f"0, {model}, GPU-1, 00000000:17:00.0, 550.163.01, 0\n"
+    smi = parse_gpus(CommandOutput(code=0, stdout=line))
+    finding = judge({"torch": "2.13.0+cpu", "supported": supported, "code": 0, "devices": 8}, smi=smi)["n1"]
+    assert (f"/whl/{build}'" in finding.fix) == bool(build)
+    assert ("pip install" in finding.fix) == bool(build)
+    assert ("install NVIDIA driver 525 or newer on n1, which CUDA 12.x needs" in finding.fix) != bool(build)
 
 
 @pytest.mark.parametrize(
