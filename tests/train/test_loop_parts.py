@@ -20,6 +20,7 @@ from aboard.trainer.data.sampling.packed_sequences import PackedSequence
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw, mix_sources
 from aboard.trainer.distributed.rank_context import join_process_group
 from aboard.trainer.learning_rate import compute_learning_rate
+from aboard.trainer.memory.activations import estimate_activations
 from aboard.trainer.metrics.metrics_report import format_metrics
 from aboard.trainer.metrics.time_ledger import TimeLedger
 from aboard.trainer.model.attention_masks import build_masks
@@ -171,6 +172,19 @@ def test_all_layers_share_one_mask_of_a_packed_row() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(**masks.inputs(micro))
     assert list(saved.values()) == [2 * length * length]
+
+
+@pytest.mark.parametrize(("family", "attention", "kinds"), [("llama", "sdpa", 1), ("gemma2", "eager", 2)])
+def test_the_estimate_counts_one_mask_for_each_kind_of_layers(family: str, attention: str, kinds: int) -> None:
+    """In the model's type, whatever the number of layers."""
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "head_dim": 16, "vocab_size": 256}
+    config = AutoConfig.for_model(family, num_hidden_layers=4, sliding_window=64, **shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=attention)
+    masks = build_masks(model, torch.bfloat16)
+    made = masks.inputs(masks.collate()([row(300, 212, supervised=(1,))]))["attention_mask"]
+    each = list(made.values()) if isinstance(made, dict) else [made]
+    told = estimate_activations(model.config, batch=1, length=512, precision="half", packed=True, norms=2)
+    assert (len(each), sum(mask.nbytes for mask in each)) == (kinds, told.masks)
 
 
 def test_rows_are_padded_to_the_longest_and_positions_restart() -> None:
