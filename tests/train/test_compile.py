@@ -3,17 +3,21 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
+from model_cases import FAMILIES, SHAPE, training, without_weights
 from train_cases import curve, lines, trained
 from train_crew import Crew
 
-from aboard.core.plan.training_settings import Adapter, Training
+from aboard.core.plan.training_settings import Adapter, Checkpointing, Training
 from aboard.diagnoses import AboardError
+from aboard.trainer.distributed.rank_context import join_process_group
+from aboard.trainer.model.build_model import build_engine
 from aboard.trainer.model.compile_layers import require_compiler
 
 STEPS = 6
@@ -32,6 +36,8 @@ def freshly_compiled(training: Training) -> str:
         pytest.param(2, "none", {}, marks=pytest.mark.nightly),
         pytest.param(2, "full", {}, marks=pytest.mark.nightly),
         pytest.param(2, "full", {"gradient_checkpointing": True}, marks=pytest.mark.nightly),
+        pytest.param(1, "none", {"gradient_checkpointing": "selective"}, marks=pytest.mark.nightly),
+        pytest.param(2, "full", {"gradient_checkpointing": "selective"}, marks=pytest.mark.nightly),
         pytest.param(1, "none", {"adapter": Adapter(r=4)}, marks=pytest.mark.nightly),
         pytest.param(2, "full", {"adapter": Adapter(r=4)}, marks=pytest.mark.nightly),
     ],
@@ -52,6 +58,31 @@ def test_compiling_changes_no_loss(
     assert steps[-1]["compilations"] == steps[0]["compilations"]
     assert end["seconds"]["compile"] > 0.1
     assert sum(end["seconds"].values()) == pytest.approx(end["wall"], abs=1e-6)
+
+
+def kept_when_compiled(folder: Path, checkpointing: Checkpointing) -> int:
+    """The bytes that a forward of compiled layers keeps for the backward."""
+    torch._dynamo.reset()
+    its = training(folder, from_scratch=True, max_length=256, torch_compile=True, gradient_checkpointing=checkpointing)
+    engine = build_engine(its, join_process_group(its))
+    own = {each.untyped_storage().data_ptr() for each in engine.module.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        return kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        engine.model(input_ids=torch.zeros(1, its.max_length, dtype=torch.int64), use_cache=False)
+    return sum(each.untyped_storage().nbytes() for place, each in kept.items() if place not in own)
+
+
+@pytest.mark.nightly
+def test_compiled_layers_keep_what_selective_checkpointing_chooses(crew: Crew, tmp_path: Path) -> None:
+    """Less than without checkpointing, and more than with all of it."""
+    crew.run(1, partial(without_weights, tmp_path / "llama", "llama", **{**SHAPE, **FAMILIES["llama"]}))
+    kinds: tuple[Checkpointing, ...] = (False, "selective", True)
+    none, some, full = (crew.run(1, kept_when_compiled, tmp_path / "llama", kind)[0] for kind in kinds)
+    assert full < 0.9 * some < 0.8 * none
 
 
 def test_a_node_without_a_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

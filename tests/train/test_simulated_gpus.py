@@ -25,6 +25,7 @@ ALLOWED = {
     "trainer/loop.py:_build_stepper",
     "trainer/periodic_actions.py:log",
     "trainer/periodic_actions.py:evaluate",
+    "trainer/periodic_actions.py:save",
     "trainer/weights/load_weights.py:read",
 }
 SAVING = "trainer/checkpoint/"

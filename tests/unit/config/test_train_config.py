@@ -250,7 +250,6 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("early_stopping_threshold: 0.1", "there is no early_stopping_patience"),
         ("metric_for_best_model: accuracy", "always the one with the lowest eval_loss"),
         ("save_total_limit: 0", "0 would keep no checkpoint"),
-        ("gradient_checkpointing: selective\ntorch_compile: true", "which compiled layers no longer have"),
         ("from_scratch: true\nresume: ./out/step-000010", "train.resume specifies a checkpoint"),
         ("bf16: maybe", 'train.bf16 must be true or false, not "maybe"'),
         ("learning_rate: high", 'train.learning_rate must be a number, not "high"'),

@@ -102,9 +102,6 @@ def _find_model_conflicts(given: Any) -> Iterator[SettingConflict]:
     if given.sharding == "none":
         seen = "train.cpu_offload moves the shards of the model to host memory, but train.sharding is none"
         yield SettingConflict("cpu_offload", seen, "offload")
-    if given.gradient_checkpointing == "selective" and given.torch_compile:
-        seen = "train.gradient_checkpointing: selective chooses operations, which compiled layers no longer have"
-        yield SettingConflict("gradient_checkpointing", seen, "selective")
     if given.from_scratch and given.resume not in ("auto", "none"):
         seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield SettingConflict("resume", seen, "resume")

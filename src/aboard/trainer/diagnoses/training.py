@@ -20,7 +20,6 @@ CONFIG = Diagnosis(
         "adapter-optimizer": Advice("use optim: adamw, adamw_8bit or adafactor, or remove adapter"),
         "chunks-precision": Advice("remove chunked_loss, or use bf16 or float32"),
         "offload": Advice("remove sharding, or set it to full or hybrid"),
-        "selective": Advice("set gradient_checkpointing: true, or remove torch_compile"),
         "below": Advice("use a number below {most}"),
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),

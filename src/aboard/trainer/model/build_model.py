@@ -46,7 +46,8 @@ def build_engine(training: Training, context: RankContext) -> Engine:
     bytes_read = load(context)
     module.train()
     if training.torch_compile:
-        compile_layers(module)
+        selective = training.gradient_checkpointing == "selective"
+        compile_layers(module, keep=_make_selective_contexts if selective else None)
     if training.chunked_loss:
         enable_chunked_loss(module)
     model = _wrap_model(module, training, context)
@@ -103,8 +104,10 @@ def modify_model(model: PreTrainedModel, training: Training) -> None:
         from aboard.trainer.adapter.inject_adapter import inject_adapter  # noqa: PLC0415 - as above
 
         inject_adapter(model, training, training.adapter)
-    if training.gradient_checkpointing:
-        _enable_checkpointing(model, selective=training.gradient_checkpointing == "selective")
+    selective = training.gradient_checkpointing == "selective"
+    # Selective checkpointing of compiled layers is compiled with them.
+    if training.gradient_checkpointing and not (selective and training.torch_compile):
+        _enable_checkpointing(model, selective=selective)
 
 
 def _describe_sharding(context: RankContext, *, offload: bool) -> str:
@@ -131,12 +134,15 @@ def _choose_kept(_: Any, operator: Any, *args: Any, **kwargs: Any) -> Checkpoint
     return CheckpointPolicy.MUST_SAVE if operator.name() in _KEPT_OPERATORS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+_make_selective_contexts = partial(create_selective_checkpoint_contexts, _choose_kept)
+
+
 def _enable_checkpointing(model: PreTrainedModel, *, selective: bool) -> None:
     if not model.supports_gradient_checkpointing:
         raise AboardError(
             training.CHECKPOINTING_UNKNOWN, f"a {type(model).__name__} doesn't support gradient checkpointing"
         )
-    contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _choose_kept)} if selective else {}
+    contexts = {"context_fn": _make_selective_contexts} if selective else {}
     model.gradient_checkpointing_enable({"use_reentrant": False, **contexts})
 
 

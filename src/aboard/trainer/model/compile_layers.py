@@ -3,12 +3,14 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from aboard.diagnoses import AboardError
@@ -32,10 +34,13 @@ def require_compiler(device: torch.device) -> None:
         raise AboardError(training.COMPILER, seen, "compiler")
 
 
-def compile_layers(model: PreTrainedModel) -> None:
+def compile_layers(model: PreTrainedModel, *, keep: Callable[[], Any] | None = None) -> None:
     """Compiles the forward of each layer, called within the hooks of FSDP2 and within gradient checkpointing.
 
     Layers share their code, so it is compiled once. Lengths are symbolic: otherwise each length is compiled anew.
+    `keep`
+    makes the contexts of selective checkpointing, which is compiled with the layer: outside of it, the operations to
+    choose from are those of the compiler, which write to buffers of its own.
     """
     # Imported here: it takes seconds, which only compiled runs need.
     import torch._dynamo  # noqa: PLC0415
@@ -46,7 +51,10 @@ def compile_layers(model: PreTrainedModel) -> None:
     # A first length that equals the hidden size would otherwise be taken for it, and stay fixed.
     shapes.use_duck_shape = False
     for layer in find_layers(model):
-        layer.forward = torch.compile(layer.forward, dynamic=True)
+        forward: Callable[..., Any] = layer.forward
+        if keep is not None:
+            forward = partial(checkpoint, forward, use_reentrant=False, context_fn=keep)
+        layer.forward = torch.compile(forward, dynamic=True)
 
 
 @contextmanager
