@@ -166,7 +166,7 @@ def _build_question(node: Node, *, cpus: bool = False) -> ProbeCommand:
         node, "-c", read_script("compute_speed"), *([] if cpus else ["gpus"]), timeout=_SECONDS
     )
     words = () if cpus else ("sh", "-c", _IF_DRIVER, "sh")
-    return ProbeCommand(argv=(*words, *command.argv), timeout=command.timeout, inside=command.inside)
+    return replace(command, argv=(*words, *command.argv))
 
 
 SPEED = Probe(name="compute-speed", question=_build_question, parse=parse_speed, quick=False)
