@@ -91,13 +91,16 @@ def test_a_crafted_report_in_json_is_no_verdict(content: bytes, tmp_path: Path) 
         assert (explanation.outcome, explanation.kinds) == ("unknown", ("log",))
 
 
-def test_names_in_a_report_reach_neither_screen_nor_command() -> None:
+def test_names_in_a_report_reach_neither_screen_nor_command(tmp_path: Path) -> None:
     """Control characters are shown as escapes, and a host that is no name is not in a fix."""
     name = "\x1b[2J`id`"
     entry = {"collective_seq_id": 4, "process_group": ["0", name], "profiling_name": name, "state": "scheduled"}
     (group,) = parse_flight_dump(json.dumps({"version": "2", "entries": [entry]}).encode()).groups
     assert "\x1b" not in group.what
     assert group.entries[0].op == ""
+    (tmp_path / "nodes").write_text(f"NodeName=n1{name} Arch=x86 State=DOWN Reason=off\n")
+    with pytest.raises(InputError, match="a name that is none"):
+        diagnose_logs([str(tmp_path / "nodes")])
 
 
 def test_a_host_in_a_report_of_ras_is_a_name_or_unknown(tmp_path: Path) -> None:

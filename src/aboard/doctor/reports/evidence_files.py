@@ -73,6 +73,9 @@ class EvidenceFiles:
         try:
             reason = decode_with(lambda raw: self._take(kind, raw, value, number, name), data)
         except DecodeError as error:
+            if kind.lines:
+                self._kinds.append((kind, None))
+                return None
             return f"is a damaged {kind.name}, or none: {error}"
         return None if kind.lines else reason
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
+from aboard.core.decoding import DecodeError
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput
 from aboard.diagnoses import Finding
@@ -33,6 +34,8 @@ def judge_gpu_table(text: str, node: str) -> Iterator[tuple[Finding, None]]:
         if (found := _ROW.match(line)) and len(cells) == _CELLS and cells[2].split() and cells[3].split():
             gpus.append(_make_gpu(found[1], cells[2].split()[0], cells[3].split()[0]))
             bad += [found[1]] if "ERR!" in line + below else []
+    if not gpus:
+        raise DecodeError("no GPU in it")
     seen = f"nvidia-smi shows ERR! for GPU {', '.join(bad[:8])} in place of its state"
     why = "The driver gets no answer from the GPU: it hangs, or has fallen off the bus."
     broken = gpu.SMI.finding(nodes=(node,), seen=seen, why=why, fix=gpu.SMI.fix(node=node))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
+from aboard.core.decoding import DecodeError
 from aboard.core.slurm.job_state import JobPhase, JobStatus, parse_job_status
 from aboard.core.slurm.slurm_facts import parse_node_states
 from aboard.diagnoses import Finding, Severity
@@ -25,18 +26,21 @@ _LONG_AGO = datetime(1970, 1, 1)  # noqa: DTZ001 - times of Slurm have no zone
 
 def judge_shown_jobs(text: str, _node: str) -> Iterator[tuple[Finding, float | None]]:
     """`scontrol show job`: why a job waits, or how it ended."""
-    records = (re.sub(r"\s*\n\s+", " ", each) for each in re.split(r"\n\s*\n|\n(?=JobId=)", text.strip()))
-    for record in records:
+    for record in _list_records(text):
         status, asked, ended = parse_job_status(record), _SCHEDULED.findall(record), _ENDED.search(record)
-        now = datetime.fromisoformat(max(asked)) if asked else _LONG_AGO
-        finding = judge_job(status, now) if status is not None else None
+        if status is None:
+            raise DecodeError("a record in it is no job")
+        finding = judge_job(status, datetime.fromisoformat(max(asked)) if asked else _LONG_AGO)
         if finding is not None:
             yield finding, parse_timestamp(ended[1]) if ended else None
 
 
 def judge_shown_nodes(text: str, _node: str) -> Iterator[tuple[Finding, None]]:
     """`scontrol show node`: nodes that are down or drained."""
-    for name, node in parse_node_states(re.sub(r"[ \t]*\n[ \t]+", " ", text)).items():
+    nodes = parse_node_states("\n".join(_list_records(text)))
+    if not nodes or not all(re.fullmatch(r"[\w.-]{1,200}", name) for name in nodes):
+        raise DecodeError("no node in it, or a name that is none")
+    for name, node in nodes.items():
         if node.is_down or node.is_drained:
             diagnosis = jobs.NODE_DOWN if node.is_down else jobs.NODE_DRAINED
             reason = node.reason.visible(200) or "no reason was given"
@@ -50,7 +54,7 @@ def judge_accounting(text: str, _node: str) -> Iterator[tuple[Finding, float | N
     """`sacct`: how jobs ended, the last one first."""
     found: dict[int, tuple[JobStatus, float | None]] = {}
     for row in _list_rows(text):
-        job = re.match(r"\d{1,9}", row.get("JobID", "") or row.get("JobIDRaw", ""))
+        job = re.match(r"\d{1,9}(?!\d)", row.get("JobID", "") or row.get("JobIDRaw", ""))
         state = _parse_state(row.get("State", ""))
         if job is None or not state:
             continue
@@ -65,10 +69,23 @@ def judge_accounting(text: str, _node: str) -> Iterator[tuple[Finding, float | N
                 exit_code=int(code[1]) if (code := re.match(r"(\d{1,3}):\d", row.get("ExitCode", ""))) else None,
             )
             found[number] = status, parse_timestamp(row.get("End", ""))
+    if not found:
+        raise DecodeError("no job in it")
     for status, at in reversed(found.values()):
         finding = judge_job(status, _LONG_AGO)
         if finding is not None:
             yield finding, at
+
+
+def _list_records(text: str) -> list[str]:
+    """Each job or node on one line, as with -o: further lines of it are indented."""
+    records: list[list[str]] = []
+    for line in text.splitlines():
+        if records and line[:1].isspace():
+            records[-1].append(line.strip())
+        elif line.strip():
+            records.append([line.strip()])
+    return [" ".join(lines) for lines in records]
 
 
 def _list_rows(text: str) -> Iterator[Mapping[str, str]]:

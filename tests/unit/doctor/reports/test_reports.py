@@ -85,6 +85,23 @@ def test_a_report_that_is_cut_off_is_not_called_healthy() -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        "JobID|State\n",
+        "JobId=4 JobName=a\n",
+        "NodeName=n1 Arch=x\n",
+        "+---+\n| NVIDIA-SMI 550.90 |\n",
+        "==NVSMI LOG==\n",
+    ],
+)
+def test_a_report_without_anything_in_it_is_not_called_healthy(content: str, tmp_path: Path) -> None:
+    """Cut off behind its first line, it says nothing."""
+    (tmp_path / "report").write_text(content)
+    with pytest.raises(InputError, match="damaged"):
+        diagnose_logs([str(tmp_path / "report")])
+
+
+@pytest.mark.parametrize(
     ("content", "named"),
     [
         (b"\x7fELF\x02\x01\x01" + bytes(100), "is an ELF file: a core dump"),
