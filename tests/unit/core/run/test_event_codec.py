@@ -1,9 +1,10 @@
 """Kinds of events: one class each, one codec for frames and records, and no place that forgets one."""
 
+import ast
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,22 @@ def test_a_record_is_read_leniently_and_a_frame_is_not() -> None:
 def test_what_is_not_known_is_not_written() -> None:
     assert encode_body(Dropped(events=2)) == {"events": 2}
     assert encode_body(replace(Started(pid=1), standby=False)) == {"pid": 1}
+
+
+def test_the_agent_reports_only_kinds_and_fields_that_have_a_class() -> None:
+    """Read from its source, which imports nothing of ours: a word or a field that is misspelled is seen here."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "src/aboard/agent").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match call:
+                case ast.Call(
+                    func=ast.Attribute(attr="_emit"), args=[ast.Constant(value=str(word)), *_], keywords=named
+                ):
+                    found.setdefault(word, set()).update(each.arg for each in named if each.arg)
+    reported = {word: kind for word, kind in KINDS.items() if issubclass(kind, ChildReport | NodeReport)}
+    assert set(found) == set(reported)
+    for word, names in found.items():
+        assert names <= {"child", "wall", *(each.name for each in fields(reported[word]))}, word
 
 
 @pytest.mark.ci
