@@ -36,7 +36,8 @@ from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.exit_codes import EXIT_FAILED
 from aboard.core.text.byte_sizes import format_size
-from aboard.diagnoses import AboardError, Finding, InputError
+from aboard.diagnoses import AboardError, Finding, InputError, Unreachable
+from aboard.diagnoses.nodes import agent_protocol
 from aboard.diagnoses.usage import commands
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
@@ -197,6 +198,10 @@ def _show_results(
     nodes: Sequence[str],
 ) -> int:
     errors = {result.error.code: result.error for result in results.values() if result.error is not None}
+    for result in results.values():
+        if isinstance(result.error, Unreachable) and nodes:
+            # Without the names, `aboard check` may be one of this machine alone.
+            result.error.fix = agent_protocol.AGENT_ASK.fix("named", words=[word for word in nodes if word != "--on"])
     special, left_out = sum(tree.special for tree in trees), list_left_out(trees)
     if options.as_json:
         click.echo(format_sync_json(results, findings, special=special, left_out=left_out))

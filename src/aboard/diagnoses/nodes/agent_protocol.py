@@ -16,5 +16,5 @@ AGENT_ASK = Diagnosis(
     symptoms=("AskError",),
     explanation="The node was reached, but its operating system did not do what the agent asked for, for example"
     " because a file is missing or a permission is denied.",
-    fixes="aboard check",
+    fixes={"": "aboard check", "named": "aboard check {words:words}"},
 )

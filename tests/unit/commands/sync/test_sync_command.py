@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from aboard.commands.launch.command import parse_sync_limit
+from aboard.commands.sync.command import sync
 from aboard.commands.sync.sync_view import NodeRates, PlainSyncProgress, format_sync_json, format_sync_lines
 from aboard.commands.sync.trees.sync_sources import TrainingFiles, load_training_files, scan_sources
 from aboard.config.this_machine import locate_on_nodes
@@ -80,6 +82,19 @@ def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         scan_sources([tmp_path / "config"], (), TrainingFiles())
     assert str(tmp_path / "configs") in error.value.problems[0].fix
+
+
+def test_nodes_that_were_not_reached_are_checked_by_the_names_that_were_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without aboard.yaml, `aboard check` alone would check this machine, and find nothing."""
+    put(tmp_path, "file")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", "")  # no ssh
+    done = CliRunner().invoke(sync, ["--on", "n1", "--on", "n[2-3]", "file"])
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1].strip() == "fix  aboard check n1 'n[2-3]'"
 
 
 @pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("1.5 GiB", 3 * 2**29), ("10kb", 10_000)])
