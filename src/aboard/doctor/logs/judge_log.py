@@ -22,11 +22,13 @@ from aboard.doctor.logs.sighting_findings import (
     format_trouble,
     list_odd_findings,
 )
-from aboard.doctor.logs.trouble import ERROR, Trouble
+from aboard.doctor.logs.trouble import ERROR, WORDS, Trouble
 from aboard.doctor.software import diagnoses as software
 
 _MOST_CONSEQUENCES = 6
 _MORE_TROUBLES = 2
+_WITHIN_REASON = 20
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _GENERAL = ("container-not-started", "log-unknown")
 
 
@@ -116,8 +118,15 @@ def _find_reason(chosen: Sighting, log: ScannedLog) -> Trouble | None:
     weak = chosen.message.role in (PatternRole.END, PatternRole.ECHO) or chosen.message.weight == 1
     if not weak and chosen.code not in _GENERAL:
         return None
-    bad = [each for each in log.troubles if each.weight >= ERROR and each.text != chosen.text]
-    return next(iter(bad), None)
+    said = [each for each in log.troubles if each.text != chosen.text]
+    # The last words of the same node say more than its exit code.
+    words = [
+        each
+        for each in said
+        if each.weight == WORDS and (each.file, each.node) == (chosen.file, chosen.node)
+        and chosen.line - _WITHIN_REASON <= each.line < chosen.line
+    ]  # fmt: skip
+    return next((each for each in [*(one for one in said if one.weight >= ERROR), *reversed(words)]), None)
 
 
 def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
@@ -330,8 +339,12 @@ def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
     """Only echoes: the first death is in another log."""
     if not echoes:
         return None
-    first = sort_sightings(echoes)[0]
-    diagnosis = next((known for words, known in _TOLD_APART if words.search(first.text.raw())), undetermined.PEER_LOST)
+    ordered = sort_sightings(echoes)
+    diagnosis = next(
+        (known for words, known in _TOLD_APART if words.search(ordered[0].text.raw())), undetermined.PEER_LOST
+    )
+    # A line that names the peer says more.
+    first = next((each for each in ordered if _ADDRESS.search(each.text.raw())), ordered[0])
     return diagnosis.finding(
         nodes=(first.node,) if first.node else (),
         ranks=() if first.rank is None else (first.rank,),

@@ -41,9 +41,9 @@ _PREFIXES = (
     re.compile(r"\[NeMo [IWE] [^\]]{0,80}\] ?"),
     # syslog: the time, the host, the program.
     re.compile(r"[A-Z][a-z]{2} +\d{1,2} [\d:]{8} (?P<node>[\w.-]+) (?=kernel:|\w[\w.-]*(?:\[\d+\])?:)"),
-    re.compile(r"kernel: "),
+    re.compile(r"(?P<kernel>kernel: )"),
     # dmesg, with and without -T.
-    re.compile(r"\[ *\d+\.\d{6}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4}\] "),
+    re.compile(r"(?P<kernel>\[ *\d+\.\d{6}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4}\] )"),
     # The Fabric Manager.
     re.compile(r"\[[A-Z][a-z]{2} +\d{1,2} \d{4} [\d:]{8}\] \[(?P<level>INFO|WARNING|ERROR)\] \[tid \d+\] "),
     # DeepSpeed: the time, the level, the place in the source, the rank.
@@ -77,6 +77,7 @@ class ParsedLogLine:
     pid: int | None = None
     at: float | None = None
     level: str = ""
+    kernel: bool = False
 
     @property
     def mild(self) -> bool:
@@ -116,8 +117,11 @@ def _strip_prefix(parsed: ParsedLogLine) -> bool:
             continue
         groups = found.groupdict()
         node = groups.get("node")
-        if node and (len(node) > _LONGEST_HOST or (parsed.node and form is _PREFIXES[-1]) or _NO_HOST.match(node)):
+        # Behind the kernel's prefix, a name before a colon is that of a driver.
+        taken = (parsed.node or parsed.kernel) and form is _PREFIXES[-1]
+        if node and (len(node) > _LONGEST_HOST or taken or _NO_HOST.match(node)):
             continue
+        parsed.kernel = parsed.kernel or "kernel" in groups
         parsed.node = node or parsed.node
         # A launcher that forwards ranks' lines adds a level of its own, which is meaningless.
         parsed.level = "" if form is _RANK_PREFIX else parsed.level or groups.get("level") or ""

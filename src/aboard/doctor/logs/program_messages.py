@@ -327,7 +327,7 @@ AMD = Diagnosis(
     fixes="sudo dmesg -T | grep -i amdgpu; rocm-smi --showrasinfo all    # on {node}; if it recurs, exclude {node}",
     patterns=cause(
         r"amdgpu (?P<pci>[\da-f:.]+): .{0,80}uncorrectable (?:hardware )?error|amdgpu_job_timedout.{0,60} ring \S+"
-        r" timeout|amdgpu: GPU reset begin|VRAM is lost",
+        r" timeout|amdgpu: (?:GPU reset begin|.{0,20} ?reset failed)|VRAM is lost",
         late=True,
     ),
 )

@@ -166,6 +166,19 @@ WAITING = "\n".join(
         ("srun: error: Application launch failed: Unable to layout tasks on given cpus", "log-step-layout", "layout"),
         # https://github.com/StanfordLegion/gasnet/issues/25
         ("srun: error: timeout waiting for task launch, started 0 of 1 tasks", "reach-no-slurmd", "task launch"),
+        # https://github.com/chaos/pdsh/issues/109
+        (
+            "cn7: bash: my-tool: command not found\npdsh@head: cn7: ssh exited with exit code 127",
+            "run-exited",
+            "my-tool: command not found",
+        ),
+        # https://github.com/NVIDIA/nccl/issues/2076
+        (
+            ("[rank5]: torch.distributed.DistBackendError: NCCL error in: N.hpp:2, remote process exited or there was a"
+            " network error\n[rank5]: socketProgressOpt: Call to recv from 172.20.3.11<3> failed : Connection reset"),
+            "log-peer-lost",
+            "172.20.3.11",
+        ),
         # https://github.com/NVIDIA/pyxis/issues/84 and 127
         ('slurmstepd: error: Warning: SPANK plugin "pyxis" option "x" not found', "container-not-started", "SPANK"),
         (
@@ -254,3 +267,17 @@ def test_an_error_behind_which_the_run_ends_is_no_handled_one() -> None:
     )
     ends = "\nsrun: error: gpu7: task 3: Exited with exit code 1"
     assert told(f"{steps}\n{error}{ends}")[0].code == "log-gpu-memory"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[    5.663152] mlx5_core: probe of 0000:01:00.0 failed with error -22",
+        "[Thu Apr 28 10:11:02 2022] EXT4-fs: error on device md127",
+        "kernel: nvme0: controller failed",
+    ],
+)
+def test_a_driver_is_no_node(line: str) -> None:
+    """Behind the kernel's prefix, the name before a colon is a driver's; see pocopico/rp-ext, issue 129."""
+    (finding,) = told(line)
+    assert finding.nodes == ()
