@@ -209,11 +209,14 @@ def test_a_script_that_calls_torchrun_itself(login: Launches) -> None:
 
 
 def test_a_job_without_ranks_is_marked(login: Launches) -> None:
-    """A login node without the record knows only its exit code, 0, and must not call it finished."""
+    """A login node without the record must not call it finished: it knows only exit code 0. It runs no rank itself."""
     login.put("driver.sh", "#!/bin/bash\n#SBATCH -N1 --comment=mine\necho driving\n")
     assert "not monitored: the script on n1 ended" in _run(login, "sbatch", "driver.sh")
     marked = login.box.head.run(["squeue", "--states=all", "--noheader", "--format=%k"]).stdout
     assert "mine not-monitored aboard:" in marked
+    refused = login.aboard("launch", "--", "true")
+    assert refused.returncode == 2
+    assert "host-login-node" in refused.stdout + refused.stderr
 
 
 def test_an_srun_that_is_not_ours(login: Launches) -> None:

@@ -1,6 +1,6 @@
 """The record of a run, written by its conductor. Disk errors never raise here: they are counted."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Self
 
@@ -31,8 +31,6 @@ class Record:
         self.lateness = LatenessLog(run.lateness)
         self._logs = logs
         self._script_logs: LogWriter | None = None
-        # Gets what ranks print, too.
-        self.on_output: Callable[..., None] = lambda *_output, **_more: None
         self._documents = DocumentWriter()
         self._snapshots = RecentSnapshots(run, self._documents)
 
@@ -63,7 +61,6 @@ class Record:
     ) -> None:
         """Adds a chunk of a rank's output; `at` is the head's corrected time of its first byte."""
         self._logs.take(rank, node, stream, data, at, dropped=dropped, end=end)
-        self.on_output(node, rank, stream, data, dropped=dropped, end=end)
 
     def add_script_output(
         self, node: str, index: int, stream: str, data: bytes, at: float, *, dropped: int = 0, end: bool = False

@@ -33,6 +33,7 @@ from aboard.doctor.shared.fix_commands import omit_relaunch
 from aboard.record.run_record import Record
 from aboard.trainer.diagnoses import checkpoint
 from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.supervisor_messages import OutputChunk
 
 # Wait for further deaths before stopping the other ranks: one of them may have happened earlier.
 LATE_DEATH_SECONDS = 0.3
@@ -130,6 +131,10 @@ class Conductor:
     def expect_stop(self) -> None:
         """Blames no rank for its death until `stop` is called: Slurm is ending the job, and is being asked why."""
         self._expects_stop = True
+
+    def pass_output_on(self, take: Callable[[OutputChunk], None]) -> None:
+        """Passes on what ranks print, beside recording it."""
+        self._messages.on_output = take
 
     def tail(self, rank: int) -> tuple[Untrusted, ...]:
         """The last lines that a rank printed."""

@@ -35,6 +35,8 @@ class NodeMessages:
     ) -> None:
         self.ranks: dict[str, int] = {}
         self.tails: dict[int, bytearray] = {}
+        # Gets what ranks print, too.
+        self.on_output: Callable[[OutputChunk], None] = lambda _chunk: None
         self._run = run
         self._record = record
         self._show = show
@@ -96,6 +98,7 @@ class NodeMessages:
             if rank == 0:
                 self._record.metrics.feed(chunk.data, chunk.at, self._run.generation.number, dropped=chunk.dropped)
             return
+        self.on_output(chunk)
         if is_suspicious_output(chunk.data):
             self._on_bad_loss()
         if chunk.data and chunk.stream == "stderr":

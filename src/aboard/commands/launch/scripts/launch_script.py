@@ -63,6 +63,7 @@ async def launch_script(
 
         def began(conductor: Conductor) -> None:
             conductors.append(conductor)
+            conductor.pass_output_on(stages.print_output)
             on_conductor(conductor)
 
         running = asyncio.create_task(
@@ -98,7 +99,6 @@ async def launch_script(
 
     check = partial(check_launch, dialer=dialer, check_observer=check_observer)
     stages = ScriptStages(spec, report.facts, dialer, open_sessions, check)
-    record.on_output = stages.print_output
     try:
         return await stages.run(conduct)
     finally:

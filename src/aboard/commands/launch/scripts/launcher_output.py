@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import TransportError
+from aboard.transport.supervisor_messages import OutputChunk
 
 # A line that is longer is printed in parts.
 LONGEST_LINE = 16 * 1024
@@ -18,45 +18,43 @@ RETRY_SECONDS = 0.1
 LAST_SECONDS = 10.0
 
 
-class PrintLines(Protocol):
-    """Lets the launcher print; False if it has not printed what came before yet."""
-
-    async def __call__(self, stream: str, lines: bytes, *, last: bool = False) -> bool: ...
-
-
 class LauncherOutput:
     """What one launcher prints while its ranks run: whole lines. A slow reader misses the oldest, which are counted.
 
-    `streams` are those that the script sends elsewhere than its own; `expect` gets all that is printed.
+    `streams` are those that the script sends elsewhere than its own; `expect` gets all that is printed. `print_lines`
+    returns False if the launcher has too much to print yet.
     """
 
-    def __init__(self, streams: Sequence[str], print_lines: PrintLines, expect: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, streams: Sequence[str], print_lines: Callable[..., Awaitable[bool]], expect: Callable[[bytes], None]
+    ) -> None:
         self._streams = streams
         self._print = print_lines
         self._expect = expect
         # By whose they are: of each stream, what has no end yet.
-        self._partial: dict[tuple[object, str], bytes] = {}
+        self._partial: dict[tuple[str, str, str], bytes] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._size = 0
         self._dropped = 0
         self._printing: asyncio.Task[None] | None = None
 
-    def take(self, source: object, stream: str, data: bytes, *, dropped: int, end: bool) -> bool:
+    def take(self, chunk: OutputChunk) -> bool:
         """Prints what a rank or a task has written; False if this stream goes where the script's own goes."""
-        if stream not in self._streams:
+        if chunk.stream not in self._streams:
             return False
-        self._dropped += dropped
-        data = self._partial.pop((source, stream), b"") + data
+        source = chunk.node, chunk.child, chunk.stream
+        self._dropped += chunk.dropped
+        data = self._partial.pop(source, b"") + chunk.data
         # A progress bar's lines end with \r.
-        whole = len(data) if end or len(data) > LONGEST_LINE else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        whole = len(data) if chunk.end or len(data) > LONGEST_LINE else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if data[whole:]:
-            self._partial[source, stream] = data[whole:]
-        self._add(stream, data[:whole])
+            self._partial[source] = data[whole:]
+        self._add(chunk.stream, data[:whole])
         return True
 
     async def finish(self, seconds: float = LAST_SECONDS) -> None:
         """Prints the rest, within this time, and what is missing."""
-        for (_source, stream), rest in self._partial.items():
+        for (_node, _child, stream), rest in self._partial.items():
             self._add(stream, rest)
         self._partial.clear()
         if self._printing is not None:
@@ -65,7 +63,8 @@ class LauncherOutput:
         if missing := self._dropped + self._size:
             why = f"aboard: {format_size(missing)} of the ranks' output is missing: it was not read fast enough\n"
             with suppress(TimeoutError, TransportError):
-                await asyncio.wait_for(self._print(self._streams[0], why.encode(), last=True), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._print(self._streams[0], why.encode(), last=True)
 
     def _add(self, stream: str, data: bytes) -> None:
         if not data:

@@ -86,7 +86,7 @@ class NodeScript:
         # By launcher, what it prints, and in a loop over nodes the one whose ranks print it.
         self.outputs: dict[int, LauncherOutput] = {}
         self.loop_nodes: dict[int, str] = {}
-        self.on_output: Callable[[OutputChunk], None] = lambda _chunk: None
+        self.on_output: Callable[[OutputChunk], object] = lambda _chunk: None
         self._record = record
         self._script_observer = script_observer
         self.on_parallel: Callable[[int], None] = lambda _number: None

@@ -76,7 +76,7 @@ class ScriptSessions:
         first: int = 0,
     ) -> None:
         # Gets what scripts print, as tasks of an srun do.
-        self.on_output: Callable[[OutputChunk], None] = lambda _chunk: None
+        self.on_output: Callable[[OutputChunk], object] = lambda _chunk: None
         # In a Slurm job, an srun of the script may be none for us, or one of a loop; `first` is the first script's
         # number in the record.
         self._job = job
@@ -151,19 +151,12 @@ class ScriptSessions:
         """Whether a launcher waits on this node."""
         return node in self._scripts and bool(self._scripts[node].waiting)
 
-    def print_output(
-        self, node: str, source: object, stream: str, data: bytes, *, dropped: int = 0, end: bool = False
-    ) -> bool:
+    def print_output(self, chunk: OutputChunk) -> bool:
         """Prints what was written on a node as its launcher would, or else the first one; False if none does."""
-        script = self._scripts[node] if self.has_launcher(node) else next(iter(self._scripts.values()))
-        named = [number for number in script.waiting if script.loop_nodes.get(number) == node]
+        script = self._scripts[chunk.node] if self.has_launcher(chunk.node) else next(iter(self._scripts.values()))
+        named = [number for number in script.waiting if script.loop_nodes.get(number) == chunk.node]
         output = next((script.outputs[each] for each in (named or script.waiting) if each in script.outputs), None)
-        return output is not None and output.take(source, stream, data, dropped=dropped, end=end)
-
-    def print_task(self, chunk: OutputChunk) -> None:
-        """Prints what a task of an srun has printed, as that srun would."""
-        source = f"task on {chunk.node}"
-        self.print_output("", source, chunk.stream, chunk.data, dropped=chunk.dropped, end=chunk.end)
+        return output is not None and output.take(chunk)
 
     def prepare(self, node: Node) -> None:
         """Starts a supervisor on a node that may get the script later."""

@@ -39,6 +39,7 @@ from aboard.diagnoses import InputError, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import captured_scripts as diagnoses
 from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.supervisor_messages import OutputChunk
 
 # What is checked before the script; the others need the interpreter that it chooses.
 FIRST_SUBJECTS = frozenset({"reach", "slurm", "host", "network", "fabric", "gpu", "storage"})
@@ -112,12 +113,11 @@ class ScriptStages:
         except InputError as error:
             return _refuse(error)
 
-    def print_output(self, node: str, rank: int, stream: str, data: bytes, *, dropped: int, end: bool) -> None:
-        """Prints what a rank wrote where the script sends the output of the launcher that would have started it."""
-        places = [each for each in (self._tasks, self._peers) if each is not None and each.has_launcher(node)]
+    def print_output(self, chunk: OutputChunk) -> None:
+        """Prints what a rank wrote where the script sends its launcher's output; an srun also prints its tasks'."""
+        places = [each for each in (self._tasks, self._peers) if each is not None and each.has_launcher(chunk.node)]
         for place in (*places[:1], self._sessions):
-            # A launcher of a task that prints where its task does: an srun prints that.
-            if place.print_output(node, rank, stream, data, dropped=dropped, end=end) or place is not self._tasks:
+            if place.print_output(chunk) or place is not self._tasks:
                 return
 
     async def end(self, within: float | None = None) -> None:
@@ -173,7 +173,7 @@ class ScriptStages:
         cluster = replace(self._cluster, nodes=tuple(nodes))
         tasks = self._tasks = self._open_sessions(self._dialer, self._task_scripts)
         self._task_scripts += len(nodes)
-        tasks.on_output = self._sessions.print_task
+        tasks.on_output = self._sessions.print_output
         await asyncio.gather(*(self._start_task(tasks, job, step, outer, cluster, node) for node in nodes))
         while True:
             first = await tasks.wait(nodes[0].name)

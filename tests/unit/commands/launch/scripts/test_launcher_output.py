@@ -3,6 +3,7 @@
 import asyncio
 
 from aboard.commands.launch.scripts.launcher_output import MOST_SENT, MOST_WAITING, LauncherOutput
+from aboard.transport.supervisor_messages import OutputChunk
 
 
 class Reader:
@@ -23,6 +24,10 @@ class Reader:
         self.expected += lines
 
 
+def made(data: bytes, *, rank: int = 0, stream: str = "stdout", dropped: int = 0, end: bool = False) -> OutputChunk:
+    return OutputChunk(node="n1", child=str(rank), stream=stream, offset=0, data=data, at=1.0, dropped=dropped, end=end)
+
+
 def test_lines_of_ranks_are_not_mixed() -> None:
     """Each rank's line is printed when it is whole, also one of a progress bar; at the end of a stream, its rest."""
     reader = Reader()
@@ -35,8 +40,8 @@ def test_lines_of_ranks_are_not_mixed() -> None:
             (0, "stdout", b"A\n"),
             (1, "stderr", b"9%\r8"),
         ):
-            assert output.take(rank, stream, data, dropped=0, end=False)
-        assert output.take(1, "stdout", b"", dropped=0, end=True)
+            assert output.take(made(data, rank=rank, stream=stream))
+        assert output.take(made(b"", rank=1, end=True))
         await output.finish()
 
     asyncio.run(story())
@@ -50,7 +55,7 @@ def test_what_goes_where_the_scripts_own_output_goes_is_not_printed() -> None:
 
     async def story() -> None:
         output = LauncherOutput(["stderr"], reader.print_lines, reader.expect)
-        assert not output.take(0, "stdout", b"a\n", dropped=0, end=False)
+        assert not output.take(made(b"a\n"))
         await output.finish()
 
     asyncio.run(story())
@@ -65,12 +70,12 @@ def test_a_reader_that_is_too_slow_misses_the_oldest_lines_and_is_told_how_much(
     async def story() -> None:
         output = LauncherOutput(["stdout"], reader.print_lines, reader.expect)
         for number in range(3 * MOST_WAITING // len(line)):
-            output.take(0, "stdout", b"%04d" % number + line[4:], dropped=0, end=False)
+            output.take(made(b"%04d" % number + line[4:]))
         reader.stuck = False
-        output.take(0, "stdout", b"last\n", dropped=MOST_WAITING, end=True)
+        output.take(made(b"last\n", dropped=MOST_WAITING, end=True))
         await output.finish()
         reader.stuck = True
-        output.take(0, "stdout", b"never read\n", dropped=0, end=False)
+        output.take(made(b"never read\n"))
         await output.finish(0.05)
 
     asyncio.run(story())
