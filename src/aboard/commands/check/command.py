@@ -22,12 +22,13 @@ from aboard.core.exit_codes import choose_exit_code
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
-from aboard.diagnoses import Finding, InputError, Problem, sort_by_severity
+from aboard.diagnoses import Finding, InputError, Problem, Severity, sort_by_severity
 from aboard.diagnoses.usage import commands
 from aboard.doctor.collective import subject as collective
 from aboard.doctor.compute import subject as compute
 from aboard.doctor.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.doctor.network import subject as network
+from aboard.doctor.reach import subject as reach
 from aboard.doctor.subjects import SUBJECTS
 from aboard.transport.open_file_limit import raise_open_file_limit
 
@@ -90,7 +91,11 @@ def check(
     with show_live_check(console, quiet=as_json) as watcher:
         checking = check_cluster(cluster, subjects, quick=quick, spec=spec, check_observer=watcher)
         report, problems = asyncio.run(_check_with_receivers(checking, None if only else cluster))
-    facts, found, seconds = report.facts, sort_by_severity([*report.findings, *problems]), report.seconds
+    facts, seconds = report.facts, report.seconds
+    if only and reach.SUBJECT not in subjects:
+        # Other subjects say nothing about a node that was not reached.
+        problems = [*problems, *(each for each in reach.SUBJECT.judge(facts) if each.severity is Severity.BLOCK)]
+    found = sort_by_severity([*report.findings, *problems])
     outcomes = summarize_subjects(facts, subjects, report.by_subject)
     if as_json:
         click.echo(format_check_json(facts, outcomes, found, seconds))

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from deadlines import slowness, until, wait_until
 
 from aboard.agent import frames, process_tree
 from aboard.commands.check.check_cluster import CheckReport, check_cluster
+from aboard.commands.check.command import check
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node, TransportKind
@@ -282,3 +284,16 @@ def _command(pid: int) -> str:
     with suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as line:  # noqa: PTH123 - one line, read at once
         return line.read()
     return ""
+
+
+@pytest.mark.parametrize("only", ["network", "storage", "collective"])
+def test_a_node_that_was_not_reached_is_a_finding_whatever_the_subject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str
+) -> None:
+    """Nothing was checked on it: `no problems found` and exit code 0 would say that the subject is fine."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")  # no ssh
+    done = CliRunner().invoke(check, ["n1", "n2", "--only", only])
+    assert done.exit_code == 2
+    assert "block reach-no-ssh n1,n2 seen: " in done.output
+    assert "no problems found" not in done.output
