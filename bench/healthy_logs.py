@@ -70,9 +70,9 @@ _ALONE = "RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29512"
 RUNS: list[tuple[str, str, str]] = [
     *((f"torchrun-{habit}", "torchrun", f"{_RANKS} {_PROGRAM} {habit}") for habit in HABITS),
     (
-        "torchrun-detail",
+        "torchrun-debug-info",
         "torchrun",
-        f"TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_CPP_LOG_LEVEL=INFO {_RANKS} {_PROGRAM} plain",
+        f"TORCH_DISTRIBUTED_DEBUG=INFO TORCH_CPP_LOG_LEVEL=INFO {_RANKS} {_PROGRAM} plain",
     ),
     ("torchrun-nccl-info", "torchrun", f"NCCL_DEBUG=INFO TORCH_CPP_LOG_LEVEL=INFO {_RANKS} train.py --steps 30"),
     ("torchrun-python-log", "torchrun", f"LOGLEVEL=INFO {_RANKS} train.py --steps 30"),

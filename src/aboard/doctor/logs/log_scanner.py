@@ -216,6 +216,7 @@ class LogScanner:
             seen_at=self._lines,
             last_at=self._lines,
             moves=self._moves,
+            first_moves=self._moves,
         )
 
     def _is_moving(self) -> bool:

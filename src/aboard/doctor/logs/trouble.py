@@ -70,6 +70,7 @@ class Trouble:
     seen_at: int
     last_at: int
     moves: int
+    first_moves: int = 0
     count: int = 1
 
 
@@ -111,6 +112,9 @@ def rank_troubles(
         if each.weight >= ERROR:
             # Buffers delay the lines of other ranks, so some progress after a line says little.
             over = after > survived or each.last_at < closed_at or (after >= _REPEATED and moved_at > lines - _NEAR_END)
+            # What came often, each time with progress behind it, ended nothing the last time either.
+            often = each.count >= _REPEATED and each.moves - each.first_moves >= _REPEATED * each.count
+            over = over or (often and moved_at > each.last_at)
         elif each.weight >= WRAPPER:
             over = closed_at > 0 or moved_at > each.last_at or each.last_at < lines - _NEAR_END
         else:

@@ -250,9 +250,11 @@ QUEUE = """JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)
         "2026-11-19 07:59:00,1 INFO sample: Traceback (most recent call last): is a phrase\n"
         + list_steps("2026-11-19 08:00"),
         list_steps("2026-11-19 08:00") + "\nOVERFLOW! Skipping step. Attempted scale: 65536, reducing to 32768" * 6,
+        "\n".join(f"ERROR metrics server did not answer\n{list_steps(f'2026-11-19 08:0{each}')}" for each in range(4))
+        + "\nERROR metrics server did not answer\n2026-11-19 08:04:01 INFO step 1 loss 0.5",
         "step 1 loss 0.5 sample: Segmentation fault is what geologists never say\n" + list_steps("2026-11-19 08:00"),
     ],
-    ids=["another-job-waits", "retried", "handled", "a-phrase", "overflow", "quoted"],
+    ids=["another-job-waits", "retried", "handled", "a-phrase", "overflow", "repeated", "quoted"],
 )
 def test_words_of_a_failure_in_a_run_that_goes_on_alarm_nobody(text: str) -> None:
     """Progress that is known to be later, a retry, another job in a listing, a text that a model wrote."""
