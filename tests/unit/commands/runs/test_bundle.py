@@ -363,7 +363,8 @@ def test_words_of_a_bundle_can_not_touch_a_terminal(tmp_path: Path) -> None:
 
 def test_a_bundle_tells_of_the_attempts_that_failed(tmp_path: Path) -> None:
     """A run that went on without a lost node has no other finding; the line is text, and its fix is not used."""
-    failed = {"number": 1, "code": "run-node-gone", "nodes": ["n2"], "seen": "n2 was lost\x1b[2J", "fix": "rm -rf /"}
+    failure = {"failure": "node", "code": "run-node-gone", "nodes": ["n2"]}
+    failed = {**failure, "seen": "n2 was lost\x1b[2J", "fix": "rm -rf /"}
     told = [
         {"at": 1.0, "kind": "generation", "data": {"number": 1}},
         {"at": 2.0, "kind": "recovering", "data": {**failed, "action": "replace", "why": "n2 failed: n3 takes over"}},
