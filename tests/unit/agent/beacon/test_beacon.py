@@ -234,8 +234,11 @@ ERROR = {"message": {"message": "RuntimeError: no luck", "extraInfo": {"py_calls
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (json.dumps(ERROR), [{"type": "RuntimeError", "message": "no luck", "trace": "Traceback…"}]),
-        ('{"message": "terminated in C++: 5"}', [{"type": "", "message": "terminated in C++: 5", "trace": ""}]),
+        (json.dumps(ERROR), [{"type": "RuntimeError", "message": "no luck", "trace": "Traceback…", "error": ""}]),
+        (
+            '{"message": "terminated in C++: 5"}',
+            [{"type": "", "message": "terminated in C++: 5", "trace": "", "error": ""}],
+        ),
         ("{", []),
         ("[" * 100_000, []),
         ('{"message": {"message": 1}}', []),
