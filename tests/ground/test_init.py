@@ -26,8 +26,13 @@ def test_init_says_what_nodes_have_and_what_comes_next(make_box: Callable[..., S
     again = box.head.run(["aboard", "init", "--json"], cwd="/shared", timeout=120)
     kept = read_document("init", again.stdout)
     assert (kept["action"], kept["next"], kept["cluster"]["fabric"]["interface"]) == ("keep", "aboard check", "eth1")
-    private = box.head.run(["aboard", "init"], timeout=120).stdout
-    assert "/home/crew is not shared with n[1-2]" in private
+    home = box.head.run(["aboard", "init"], timeout=120).stdout
+    assert "/home/crew is not shared with n[1-2]" in home
+    # A sync would refuse the home, which has the user's keys.
+    assert home.splitlines()[-1].startswith("Next: aboard check ")
+    box.head.run(["mkdir", "project"])
+    private = box.head.run(["aboard", "init"], cwd="/home/crew/project", timeout=120).stdout
+    assert "/home/crew/project is not shared with n[1-2]" in private
     assert private.splitlines()[-1].startswith("Next: aboard sync ")
     assert "2 of 2 nodes reached" in box.head.run(["aboard", "check", "--only", "reach"], timeout=120).stdout
 

@@ -153,7 +153,7 @@ def test_a_script_that_is_only_on_the_head_stops_the_launch_and_the_fix_copies_i
     assert done.returncode == 2
     assert "phase" not in done.stdout
     assert "/private/job/show.py is missing on n[1-2]" in " ".join(done.stdout.split())
-    fix = re.search(r"fix +(aboard sync --on n\[1-2\] /private/job)    # or add --sync to the command", done.stdout)
+    fix = re.search(r"fix +(aboard sync --on 'n\[1-2\]' /private/job)    # or add --sync to the command", done.stdout)
     assert fix is not None, done.stdout
     done = aboard(box, "plain", *shlex.split(fix[1])[1:])
     assert done.returncode == 0, done.stdout + done.stderr
