@@ -60,14 +60,14 @@ LOWEST = "tests/unit/commands " + " ".join(
 )
 # CPU seconds of each stage of CI. A tenth more than it took on an idle machine is a good budget.
 CPU_BUDGETS = {
-    "check": 220,
-    "unit, lowest": 50,
-    "unit, ci": 380,
-    "ground": 2030,
-    "ground, serial": 110,
-    "train": 560,
-    "bench faults": 80,
-    "bench soak": 70,
+    "check": 235,
+    "unit, lowest": 45,
+    "unit, ci": 485,
+    "ground": 1870,
+    "ground, serial": 95,
+    "train": 450,
+    "bench faults": 75,
+    "bench soak": 55,
 }
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 
