@@ -84,7 +84,7 @@ class LaunchSpec:
     `subjects` are checked first, quickly or in full; none is at the user's own risk, and only what is `essential` for
     the payload is probed. Ranks get the head's `environment` on nodes that have it, whichever subjects are checked.
     With `sync_limit`, the working directory is sent first. `run` is the id of a run that was submitted as a Slurm job,
-    and up to `resubmits` further jobs continue a training.
+    and up to `resubmits` more jobs continue a training run.
     """
 
     cluster: Cluster
