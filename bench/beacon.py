@@ -148,16 +148,16 @@ async def _measure_supervisor(figures: Figures, seconds: int) -> None:
             await held.start(f"rank{number}", TALKER)
         await held.until(lambda: len(held.steps) == CHILDREN)
         roots = dict(held.pids)
-        keeper = process_tree.read_parents()[roots["rank0"]]
+        supervisor = process_tree.read_parents()[roots["rank0"]]
         gauges.children(roots)
-        began, before, spent = time.monotonic(), _read_cpu_seconds(keeper), 0.0
+        began, before, spent = time.monotonic(), _read_cpu_seconds(supervisor), 0.0
         for _ in range(seconds):
             await asyncio.sleep(1.0)
             since = time.process_time()
             gauges.children(roots)
             gauges.node()
             spent += time.process_time() - since
-        took, used = time.monotonic() - began, _read_cpu_seconds(keeper) - before
+        took, used = time.monotonic() - began, _read_cpu_seconds(supervisor) - before
     processes = len(process_tree.read_parents())
     note = f"{CHILDREN} ranks with a worker each, {processes} processes on the node, {took:.0f} s"
     figures.add("resource sampler, share of a core", 100 * spent / took, 0.5, unit="%", note=note)

@@ -124,7 +124,7 @@ REACH = (
     ),
 )
 HOST = (
-    _build_case(9, "n2", Mishap(what="ranks outlive their keeper", act=leave_behind), "host-leftovers"),
+    _build_case(9, "n2", Mishap(what="ranks outlive their supervisor", act=leave_behind), "host-leftovers"),
     _build_case(
         9,
         "n1",

@@ -58,7 +58,7 @@ class Broken:
 
 @dataclass(frozen=True, kw_only=True)
 class Signalled:
-    """A signal to a rank, to both ranks of a node, or to the keeper there: under another launcher, to its own part."""
+    """A signal to a rank, to both ranks of a node, or to its supervisor: under another launcher, to its own part."""
 
     number: signal.Signals
     to: str = "rank"
@@ -145,11 +145,11 @@ HOG = Helper(code=_HOG)
 
 def pids_of(host: Host, to: str, rank: int) -> list[int]:
     """The processes meant, as this machine numbers them."""
-    if to == "keeper":
+    if to == "supervisor":
         agents = [pid for pid in host.pids() if b"-ISc" in _read(pid, "cmdline").split(b"\0")]
         # A supervisor is below its guard, and that below the bridge.
-        keepers = [pid for pid in agents if _parent(pid) in agents and _parent(_parent(pid)) in agents]
-        return keepers or [pid for pid in host.pids() if _launches(_read(pid, "cmdline").split(b"\0"))]
+        supervisors = [pid for pid in agents if _parent(pid) in agents and _parent(_parent(pid)) in agents]
+        return supervisors or [pid for pid in host.pids() if _launches(_read(pid, "cmdline").split(b"\0"))]
     if to == "ssh":
         return [pid for pid in host.pids() if _read(pid, "cmdline").startswith(b"sshd: crew@")]
     texts = [f"RANK={each}".encode() for each in ([rank] if to == "rank" else (rank // 2 * 2, rank // 2 * 2 + 1))]

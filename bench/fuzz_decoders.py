@@ -318,7 +318,7 @@ _EVENTS: list[Any] = [
     {"at": 2.0, "node": "n1", "seq": 1, "kind": "started", "child": "0", "rank": 0},
     {"at": 3.0, "node": "n1", "seq": 2, "kind": "raised", "child": "0", "data": {"type": "E", "message": "m"}},
     {"at": 3.1, "node": "n1", "seq": 3, "kind": "exited", "child": "0", "data": {"code": 1}},
-    {"at": 4.0, "node": "", "seq": 4, "kind": "deciding", "data": {"death": True, "unhurt": False}},
+    {"at": 4.0, "node": "", "seq": 4, "kind": "deciding", "data": {"death": True, "was_stopped": False}},
     {"at": 5.0, "node": "n1", "seq": 5, "kind": "ended", "data": {"stubborn": [3]}},
     {"at": 6.0, "node": "", "seq": 6, "kind": "finished", "data": {"why": "x", "code": 1}},
 ]

@@ -22,7 +22,7 @@ from aboard.config.accelerate_config import HeadFiles
 from aboard.config.allowed_files import FOUND_FILES, list_settings_to_allow
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.input_files import read_text
-from aboard.config.node_search import find_nodes
+from aboard.config.known_nodes import find_nodes
 from aboard.config.this_machine import inspect_this_machine
 from aboard.diagnoses import NO_FIX, AboardError, InputError
 from aboard.foreign_files import ForeignFileError, find_link_target

@@ -612,7 +612,7 @@ def test_the_sockets_of_a_run_are_out_of_reach_for_other_users() -> None:
         await hold.start(Start(child="0", argv=(sys.executable, "-c", "import time; time.sleep(60)"), beacon=True))
         await until(lambda: "phase" in run.kinds("0"))
         names = sorted(path.name for path in run.place.iterdir())
-        assert {"keeper.sock", "beacon.sock", "beacon"} <= set(names)
+        assert {"supervisor.sock", "beacon.sock", "beacon"} <= set(names)
         seen.append(run_as(ATTACKER, PRY, *(str(run.place / name) for name in names)))
 
     held(run, story)

@@ -16,7 +16,7 @@ from other_users import ATTACKER
 
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.input_files import MAX_BYTES, read_text
-from aboard.config.node_search import list_ssh_hosts
+from aboard.config.known_nodes import list_ssh_hosts
 from aboard.config.slurm_request import load_slurm_settings
 from aboard.config.this_machine import inspect_this_machine
 from aboard.config.yaml_tree import MAX_CHARACTERS, parse_tree

@@ -88,7 +88,7 @@ def test_healthy(box: Sandbox) -> None:
     """The whole check holds a collective of all nodes, finds nothing, and has every size in its table."""
     report = check(box, only=False)
     assert report["findings"] == []
-    held = report["exercises"]["collective"]
+    held = report["multi_node_probes"]["collective"]
     assert (held["nodes"], held["ranks"], held["backend"]) == (list(NODES), 4, "gloo")
     assert [row["size"] for row in held["rows"] if row["op"] == "all_reduce"] == [1024 * 4**power for power in range(8)]
     assert all(row["seconds"] > 0 and row["bus"] > 0 for row in held["rows"])
@@ -112,7 +112,7 @@ def test_a_broken_torch(box: Sandbox, shim: str) -> None:
     report = check(box, "--set", f"cluster.env.PYTHONPATH={shim}")
     assert told(report) == [("collective-no-rank", {"n2"})]
     assert "libtorch_cpu.so" in report["findings"][0]["seen"]
-    assert report["exercises"]["collective"]["nodes"] == ["n1", "n3", "n4"]
+    assert report["multi_node_probes"]["collective"]["nodes"] == ["n1", "n3", "n4"]
 
 
 # Recorded reports of wrong sums are judged by unit tests.

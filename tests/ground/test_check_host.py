@@ -254,7 +254,7 @@ asyncio.run(main())
 
 
 def test_leftovers(box: Sandbox) -> None:
-    """A run with a keeper is active, and left alone; without any agent, what it left is named, and ended by --fix."""
+    """A run with a supervisor is left alone; without any agent, its leftovers are named, and ended by --fix."""
     n2 = box.host("n2")
     before, files = set(n2.pids()), n2.run(["ls", "-A", "/tmp"]).stdout
     with box.head.popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as head:
@@ -264,7 +264,7 @@ def test_leftovers(box: Sandbox) -> None:
         wait_until(lambda: len(sleepers(n2)) == 2, 20)
         assert told(check(box, "--fix", nodes=("n2",))) == [("host-active-run", "warn", ["n2"])]
         assert len(sleepers(n2)) == 2
-        # Whoever is left of head, bridge, guard and keeper would clean up.
+        # Whoever is left of head, bridge, guard and supervisor would clean up.
         head.kill()
         kill_agents(n2)
     wait_until(lambda: len(sleepers(n2)) == 1, 20)
@@ -304,9 +304,9 @@ def test_fix_needs_its_subject(box: Sandbox) -> None:
 
 
 def kill_agents(host: Host) -> None:
-    """Kills bridge, guard and keeper such that none can sweep up after another."""
+    """Kills bridge, guard and supervisor such that none can sweep up after another."""
     agents = sorted(pid for pid in host.pids() if "-ISc" in words(pid))
-    # Parents first: a guard would wake a keeper that is stopped.
+    # Parents first: a guard would wake a supervisor that is stopped.
     for number in (signal.SIGSTOP, signal.SIGKILL):
         process_tree.send_signal(agents, number)
 

@@ -361,7 +361,7 @@ exec(open("meet.py").read())
 
 
 def test_nothing_of_the_sessions_is_left(four: Launches) -> None:
-    """After all of this no agent, no keeper and no directory of a run is on any node."""
+    """After all of this no agent, no supervisor and no directory of a run is on any node."""
     for host in four.box.nodes:
         left = f"ls -A /tmp/aboard-{four.box.crew_id} 2>/dev/null; pgrep -u crew -fa aboard | grep -v pgrep"
         assert host.run(["sh", "-c", left]).stdout == "", host.name

@@ -125,7 +125,7 @@ def test_head_killed(head: Head) -> None:
     head.until(lambda: set(head.alive()) != before, LEASE + SLACK, "the first child's end")
     assert time.monotonic() - killed >= LEASE - 0.5
     head.until(lambda: not head.alive(), GRACE + SLACK, "the last child's end")
-    head.until(lambda: not _ours(head.box), SLACK, "the end of keepers, guards and bridges")
+    head.until(lambda: not _ours(head.box), SLACK, "the end of supervisors, guards and bridges")
     for host in head.box.nodes:
         assert host.run(["ls", "-d", f"/tmp/aboard-{head.box.crew_id}"]).stdout == ""
 
@@ -180,12 +180,12 @@ def test_bridge_killed(head: Head) -> None:
     assert numbers == list(range(len(numbers)))
 
 
-def test_keeper_killed(head: Head) -> None:
-    """A keeper that is killed takes all its children with it within 2 s, whatever they did to get away."""
-    keepers = {_parent(pid) for pid in head.alive() if head.kind(pid) == "counter"}
-    assert len(keepers) == len(head.box.nodes)
-    for keeper in keepers:
-        os.kill(keeper, signal.SIGKILL)
+def test_supervisor_killed(head: Head) -> None:
+    """A supervisor that is killed takes all its children with it within 2 s, whatever they did to get away."""
+    supervisors = {_parent(pid) for pid in head.alive() if head.kind(pid) == "counter"}
+    assert len(supervisors) == len(head.box.nodes)
+    for supervisor in supervisors:
+        os.kill(supervisor, signal.SIGKILL)
     head.until(lambda: not head.alive(), 2.0, "all children are gone")
     head.until(lambda: set(head.states().values()) == {"gone"}, LEASE, "the head knows")
 

@@ -12,7 +12,7 @@ from aboard.sandbox import Sandbox
 pytestmark = pytest.mark.ground
 
 DRIVER = Path(__file__).parent / "drivers" / "secret_head.py"
-# Everything on a host that a user, a keeper or a daemon can write to.
+# Everything on a host that a user, a supervisor or a daemon can write to.
 WRITABLE = ("/tmp", "/dev/shm", "/run", "/home", "/shared", "/private", "/var/tmp", "/var/log", "/var/mail")
 
 

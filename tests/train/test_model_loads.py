@@ -259,7 +259,7 @@ def _config(folder: Path, **fields: Any) -> None:
 # What a rank does, and what the head imports and asks for; then whether any of it has brought DeepSpeed along.
 WITHOUT_DEEPSPEED = """
 import json, os, sys
-import aboard.commands.train.show_training, aboard.commands.launch.show_launch
+import aboard.commands.train.show_training, aboard.commands.launch.launch_modes
 from accelerate.utils import is_deepspeed_available
 from aboard.trainer.__main__ import main
 from aboard.trainer.memory.worker import answer_request

@@ -96,7 +96,7 @@ def evidence(
         master=MasterAddress(node="n1", address="10.0.0.1", port=29500),
         parts=tuple(parts),
     )
-    witness = {
+    snapshots = {
         name: NodeSnapshot(
             at=NOW,
             ranks={rank: ranks[rank] for rank in range(number * per_node, min(world, (number + 1) * per_node))},
@@ -106,7 +106,7 @@ def evidence(
     }
     given["last_lines"] = {rank: tuple(map(Untrusted, lines)) for rank, lines in given.get("last_lines", {}).items()}
     return Evidence(
-        **{"plan": plan, "run": run, "now": NOW, "snapshots": witness, "quiet": 12.0, "usual": 0.2, **given}
+        **{"plan": plan, "run": run, "now": NOW, "snapshots": snapshots, "quiet": 12.0, "usual": 0.2, **given}
     )
 
 

@@ -57,7 +57,7 @@ def kept_run(
     died = any(child.dead for child in evidence.run.generation.children.values())
     given = answers_of(evidence) if answers is None else answers
     record.add_snapshot(build_snapshot(evidence, given, findings, number=1, ended=died))
-    record.event(made_event("looked", node="", at=NOW, number=1))
+    record.event(made_event("snapshot_judged", node="", at=NOW, number=1))
     if not died:
         record.event(verdict(findings[:1]))
     for event in after:
@@ -76,7 +76,7 @@ def stopped(evidence: Evidence) -> list[Event]:
     """The user has seen enough, and all ranks are ended."""
     conductor: list[tuple[str, dict[str, Any]]] = [
         ("stopping", {"why": "Ctrl-C"}),
-        ("deciding", {"why": "Ctrl-C", "unhurt": True}),
+        ("deciding", {"why": "Ctrl-C", "was_stopped": True}),
     ]
     exits = [
         made_event("exited", node=child.node, seq=9, at=NOW + 2, child=child.name, code=-15)

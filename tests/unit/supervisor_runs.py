@@ -1,4 +1,4 @@
-"""What the keeper's tests share: a run on this machine, what it told, and how to hold it."""
+"""What the supervisor's tests share: a run on this machine, what it told, and how to hold it."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ class Run:
         """What carries the run's id; a zombie has no environment."""
         return process_tree.find_run_processes(self.id)
 
-    def keeper(self) -> int:
+    def supervisor(self) -> int:
         child = next(list_fields(event)["pid"] for event in self.events if event.kind == "started")
         return process_tree.read_parents()[child]
 
@@ -115,7 +115,7 @@ async def cut(run: Run, hold: NodeSession) -> None:
 
 
 def holding(secret: str, run: Run) -> list[Path]:
-    """The keeper's files and everybody's command lines in which the secret stands."""
+    """The supervisor's files and everybody's command lines in which the secret stands."""
     found = []
     for path in (*run.place.glob("*"), *Path("/proc").glob("[0-9]*/cmdline")):
         # A socket can't be read, and a process may end while we look.

@@ -265,7 +265,7 @@ class AgentBridge:
         found = supervisor_watch.clean_up_run(run, self._list_own_processes())
         # Without a directory its guard has cleaned up, or the lease is over, which the head knows.
         guard = {"guard": 0} if found["killed"] or abandoned else {}
-        self._head.send({"gone": "keeper", "lost": {"supervisor": 0, **guard}, **found})
+        self._head.send({"gone": "supervisor", "lost": {"supervisor": 0, **guard}, **found})
         self._reply(message, error=error)
 
     def _to_supervisor(self, message: frames.Message, body: bytes) -> None:
@@ -317,7 +317,7 @@ class AgentBridge:
         return [*self._requests.pids, *(process.pid for process in self._transfers.values())]
 
     def _report_gone(self, found: frames.Message) -> None:
-        self._head.send({"gone": "keeper", **found})
+        self._head.send({"gone": "supervisor", **found})
         # A live head closes the stream or sends a request; one that was cut off does neither, so do not wait.
         self._silence = min(self._silence, ALONE_SECONDS)
         self._last_contact = time.monotonic()

@@ -78,7 +78,7 @@ class Channel:
         if self.open:
             self.open = False
             for fd in {self._in, self._out}:
-                self._loop.forget(fd)
+                self._loop.remove_fd(fd)
                 os.close(fd)
 
     def _send_parts(self, *parts: bytes) -> None:

@@ -43,7 +43,7 @@ class EventLoop:
     def on_writable(self, fd: int, callback: Callback | None) -> None:
         self._set(self._writers, fd, callback)
 
-    def forget(self, fd: int) -> None:
+    def remove_fd(self, fd: int) -> None:
         self.on_readable(fd, None)
         self.on_writable(fd, None)
 

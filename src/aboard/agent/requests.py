@@ -88,7 +88,7 @@ class RequestRunner:
             request.close()
             reply({"code": 127, "stdout": "", "stderr": str(error.strerror)})
             return
-        self._follow(pid, request, message)
+        self._track_request(pid, request, message)
 
     def read(self, message: frames.Message, reply: Reply) -> None:
         """Reads files in a child of our own, since a dead mount would block us for ever."""
@@ -113,7 +113,7 @@ class RequestRunner:
         except OSError:
             request.close()
             raise
-        self._follow(pid, request, message)
+        self._track_request(pid, request, message)
 
     def end(self) -> None:
         for pid, request in self._pending.items():
@@ -144,9 +144,9 @@ class RequestRunner:
         if not self._containers.hold(message, start):
             start(self._containers.unpacks.find_failure(message))
 
-    def _follow(self, pid: int, request: _PendingRequest, message: frames.Message) -> None:
+    def _track_request(self, pid: int, request: _PendingRequest, message: frames.Message) -> None:
         self._pending[pid] = request
-        request.follow()
+        request.start_reading()
         self._loop.later(float(message.get("timeout", 10.0)), lambda: self._late(pid, request))
         self._reap()
 
@@ -191,7 +191,7 @@ class _PendingRequest:
         self.write_ends = [pipe[1] for pipe in pipes]
         self.null = os.open(os.devnull, os.O_RDONLY)
 
-    def follow(self) -> None:
+    def start_reading(self) -> None:
         self._close_ours()
         for fd, printed in zip(self._read_ends, self._printed):
             os.set_blocking(fd, False)
@@ -213,7 +213,7 @@ class _PendingRequest:
     def close(self) -> None:
         self._close_ours()
         for fd in self._read_ends:
-            self._loop.forget(fd)
+            self._loop.remove_fd(fd)
             os.close(fd)
         self._read_ends = []
         if self.start_fd >= 0:
@@ -235,7 +235,7 @@ class _PendingRequest:
             except OSError:
                 return
             if not part:
-                self._loop.forget(fd)
+                self._loop.remove_fd(fd)
                 return
             printed += part[: max(0, self._limit - len(printed))]
 

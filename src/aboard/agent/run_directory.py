@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-SOCKET = "keeper.sock"
+SOCKET = "supervisor.sock"
 # A run's record beside its directory: containers can write to that, and this one has commands for the agent.
 RECORD_SUFFIX = ".containers"
 # Unpacked images of containers: a directory, or a link to one on a disk that the user has chosen for large files.

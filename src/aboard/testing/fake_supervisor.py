@@ -69,7 +69,7 @@ class FakeSupervisor:
             "beat": lambda _message: {"wall": time.time()},
             "ack": lambda message: self._ack(int(message["seq"])),
             "credit": self._add_credit,
-            "bring": lambda _message: None,
+            "code": lambda _message: None,
             "start": self._start,
             "signal": self._signal,
             "reserve": lambda message: {"port": message["port"] or USUAL_PORT},
@@ -222,5 +222,5 @@ class FakeSupervisor:
         if not self._left:
             self._left = True
             if self._bridge is not None:
-                self._send(self._bridge, {"gone": "keeper"})
+                self._send(self._bridge, {"gone": "supervisor"})
             self._on_gone()

@@ -90,7 +90,7 @@ class PeriodicActions:
         self._step_time = self._step_time.after(line["step_seconds"], window.steps)
         left = (self._steps - progress.step) * self._step_time.seconds
         self._typical_step.add(line["step_seconds"], window.steps)
-        line |= self._schedule.follow(told, self._typical_step.seconds or line["step_seconds"])
+        line |= self._schedule.apply_decision(told, self._typical_step.seconds or line["step_seconds"])
         self._report.line({"step": progress.step, **position, **line, "eta": left, **self._measure_goodput(progress)})
         self._judge_nonfinite(window.bad, scale)
         for note in self._checkpoints.poll():

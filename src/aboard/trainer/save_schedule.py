@@ -64,7 +64,7 @@ class SaveSchedule:
         self._interval = decide_save_interval(cost, rate)
         return [self._interval.seconds, cost.stall, cost.complete]
 
-    def follow(self, told: Sequence[float], step_seconds: float) -> dict[str, object]:
+    def apply_decision(self, told: Sequence[float], step_seconds: float) -> dict[str, object]:
         """What rank 0 decided; returns what its log line says about it."""
         if not self._auto:
             return {}

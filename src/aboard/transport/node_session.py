@@ -88,7 +88,7 @@ CREDIT = 256 * 1024
 MOST_SHARE = 0.25
 ASK_SECONDS = 10.0
 # For some 300 kB over a very slow link.
-BRING_SECONDS = 60.0
+CODE_SECONDS = 60.0
 REDIAL_SECONDS = 0.5
 EARLY_LIMIT = 4 * 1024 * 1024
 
@@ -135,7 +135,7 @@ class NodeSession:
         self._run = run
         self._key = key
         self._lease = lease
-        self.follow(known_children, on_event, on_output, on_state, on_samples)
+        self.set_callbacks(known_children, on_event, on_output, on_state, on_samples)
         self._children: set[str] = set()
         self._acked = 0
         self._have: dict[str, int] = {}
@@ -149,7 +149,7 @@ class NodeSession:
         self._gone = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
 
-    def follow(
+    def set_callbacks(
         self,
         known_children: frozenset[str] | None,
         on_event: OnEvent,
@@ -176,9 +176,9 @@ class NodeSession:
         """Reserves this port on the node, or any free one, until a child listens on it."""
         return parse_count(await self._ask("reserve", port=port, fixed=fixed), "port")
 
-    async def bring(self, code: bytes) -> None:
+    async def send_code(self, code: bytes) -> None:
         """Stores a zip file of Python modules in the supervisor's directory, for children to import."""
-        await self._ask("bring", wait=BRING_SECONDS, tail=code)
+        await self._ask("code", wait=CODE_SECONDS, tail=code)
 
     async def start(self, start: Start, *, await_port: int = 0) -> None:
         """Starts a child; repeating the request after a disconnect is harmless, since the supervisor knows the name.
@@ -241,8 +241,8 @@ class NodeSession:
 
     async def request_snapshot(self, within: float, **fields: Any) -> tuple[Any, float]:
         """A snapshot of the node, undecoded, and the node's clock minus ours."""
-        reply = await self._ask("witness", within=within, wait=within + ASK_SECONDS, **fields)
-        return reply.get("witness"), self._offset[1]
+        reply = await self._ask("snapshot", within=within, wait=within + ASK_SECONDS, **fields)
+        return reply.get("snapshot"), self._offset[1]
 
     async def end(self, grace: float | None = None) -> None:
         """Asks the supervisor to terminate everything; its `ended` event reports completion."""

@@ -45,7 +45,7 @@ def test_a_descriptor_that_was_forgotten_in_the_same_round_is_not_called(loop: E
 
     def read(own: int, other: int) -> None:
         ran.append(own)
-        loop.forget(other)
+        loop.remove_fd(other)
         loop.stop()
 
     (first, _), (second, _) = pipes

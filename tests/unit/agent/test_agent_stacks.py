@@ -64,8 +64,8 @@ def _asked(how: str) -> dict[str, object]:
     return told
 
 
-def test_a_rank_that_ended_meanwhile_costs_its_keeper_nothing() -> None:
-    """Its number is forgotten, and 0 would be the keeper's own group: no signal is sent at all."""
+def test_a_rank_that_ended_meanwhile_costs_its_supervisor_nothing() -> None:
+    """Its number is forgotten, and 0 would be the supervisor's own group: no signal is sent at all."""
     told = _asked("forgotten")
     assert told["hits"] == 0
     assert told["found"] == {"0": {"why": "it has exited"}}

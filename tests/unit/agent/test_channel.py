@@ -86,7 +86,7 @@ def test_what_does_not_fit_waits_and_then_all_of_it_arrives(pair: Pair) -> None:
 
     pair.loop.on_readable(pair.theirs.fileno(), take)
     pair.run()
-    pair.loop.forget(pair.theirs.fileno())
+    pair.loop.remove_fd(pair.theirs.fileno())
     assert [frames.unpack(body) for body in found] == [message] * 4
     assert drained == [0]
 

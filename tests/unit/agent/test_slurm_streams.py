@@ -64,7 +64,7 @@ def test_a_task_gets_its_own_packets_and_those_for_all() -> None:
 
 def test_stored_bytes_are_sent_once_for_many_tasks() -> None:
     """A frame may have a middle that all tasks stored before; a number that is not kept ends the stream."""
-    frame = frames.pack_tailed({"op": "bring"}, b"code" * 10_000)
+    frame = frames.pack_tailed({"op": "code"}, b"code" * 10_000)
     splitter = PacketSplitter(3, b"")
     assert splitter.feed(pack(DATA, 3, frame[:40]) + pack(STORE, EVERY_TASK, frame[40:])) == []
     bodies = splitter.feed(pack(USE, 3, (0).to_bytes(4, "big")))

@@ -300,7 +300,7 @@ def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
         "import sys, aboard.commands.command_line, aboard.commands.launch.command\n"
         "late = ('rich', 'yaml', 'pydantic', 'aboard.doctor', 'aboard.commands.launch.launch_run')\n"
         "print([name for name in sys.modules if name.startswith(late)])\n"
-        "import aboard.commands.launch.show_launch\n"
+        "import aboard.commands.launch.launch_modes\n"
         "print([name for name in sys.modules if name.startswith('aboard.core.launchers')])"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -218,7 +218,7 @@ def test_a_decoder_gives_plain_text_only_if_it_can_be_shown(kind: type, hostile:
     """Every field of every decoded value: a `str` is printable and bounded, anything else from outside is a type."""
     samples: dict[type, Any] = {
         RunProgress: dict.fromkeys(("run", "program", "master", "stopping", "finished"), hostile)
-        | {"began": 1, "now": 1, "world": 1, "generation": 1, "phase": 1, "there": 1, "tail": [hostile]}
+        | {"began": 1, "now": 1, "world": 1, "generation": 1, "phase": 1, "ranks_in_phase": 1, "tail": [hostile]}
         | {"rows": [{"node": hostile, "ranks": [0], "phases": [[1, 1]], "state": hostile, "since": 1, "note": hostile}]}
         | {"missing": [{"trouble": 1, "node": hostile, "ranks": [0], "why": hostile, "seconds": 1}]},
         RecordedFinding: build_findings_document(

@@ -1,6 +1,6 @@
 """Whatever a node answers, no finding obeys it: nothing raises, no terminal is steered, no command gets another word.
 
-A case is what an honest node answers to each probe and exercise of a subject, with enough wrong that its rules speak.
+A case is what an honest node answers to each probe of a subject, with enough wrong that its rules speak.
 Each text of it is then replaced in turn, on the last node, by texts that someone might plant there.
 """
 
@@ -59,7 +59,7 @@ SPEC = RankSpec(
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Answers by probe, and by exercise what a node replies to each ask of it, as the agent's ops have them.
+    """Answers by probe, and by multi-node probe what a node replies to each ask of it, as the agent's ops have them.
 
     `usual` is what the first node answers, if it is asked. `environment` is the reply to the op of that
     name.
@@ -297,22 +297,22 @@ def _framed(reply: Any) -> Any:
 
 
 def _hold(case: Case, subject: Subject, facts: Facts, changed: Mapping[str, Callable[[ProbeRequest], Reply]]) -> Facts:
-    """The facts with the outcomes of all exercises; the victim replies as `changed` has it."""
-    for exercise in subject.multi_node_probes:
-        script = exercise.script(facts)
-        usual, others = case.replies[exercise.name], changed.get(exercise.name, case.replies[exercise.name])
+    """The facts with the outcomes of all multi-node probes; the victim replies as `changed` has it."""
+    for multi_probe in subject.multi_node_probes:
+        script = multi_probe.script(facts)
+        usual, others = case.replies[multi_probe.name], changed.get(multi_probe.name, case.replies[multi_probe.name])
         try:
             asked = next(script)
             while True:
                 replies = {name: (others if name == VICTIM else usual)(ask) for name, ask in asked.items()}
                 asked = script.send({name: _framed(reply) for name, reply in replies.items()})
         except StopIteration as done:
-            facts = replace(facts, outcomes={**facts.outcomes, exercise.name: done.value})
+            facts = replace(facts, outcomes={**facts.outcomes, multi_probe.name: done.value})
     return facts
 
 
 def _facts(case: Case, subject: Subject) -> Facts:
-    """Before any exercise, with every node honest."""
+    """Before any multi-node probe, with every node honest."""
     answers = {
         probe.name: {
             name: parse_answer(probe, _answer(given[probe.name]))
@@ -356,7 +356,7 @@ def _judge(subject: Subject, facts: Facts) -> list[Finding]:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One place in which the victim says the text: the marked answer, or of an exercise the place in each reply."""
+    """One place where the victim says the text: the marked answer, or that place in each reply to a probe."""
 
     part: str
     name: str = ""
@@ -429,9 +429,9 @@ PAIRS = [
 
 @pytest.mark.parametrize(("subject", "case"), PAIRS)
 def test_an_honest_answer_is_judged(subject: Subject, case: Case) -> None:
-    """Each probe and exercise of the subject has one, and findings come of them."""
+    """Each probe and multi-node probe of the subject has one, and findings come of them."""
     assert set(case.answers) == {probe.name for probe in subject.probes}
-    assert set(case.replies) == {exercise.name for exercise in subject.multi_node_probes}
+    assert set(case.replies) == {multi_probe.name for multi_probe in subject.multi_node_probes}
     assert _judge(subject, _hold(case, subject, _facts(case, subject), {}))
 
 

@@ -33,10 +33,10 @@ def test_ranks_of_a_node_that_is_dark_are_not_called_late() -> None:
     """What they do nobody knows: that their node is silent is the verdict."""
     given = evidence({rank: at_store() for rank in range(4)}, phases={2: Phase.STARTED, 3: Phase.STARTED})
     given.run.generation.connections["n2"] = NodeConnection(state="cut", at=NOW - 12, why=Untrusted("no answer"))
-    witness = {name: seen for name, seen in given.snapshots.items() if name != "n2"}
+    snapshots = {name: seen for name, seen in given.snapshots.items() if name != "n2"}
     for rank in (0, 1):
         given.run.generation.children["n1", str(rank)].phase = Phase.STORE
-    dark = replace(given, snapshots=witness, unheard={"n2": "no contact with the node"})
+    dark = replace(given, snapshots=snapshots, unheard={"n2": "no contact with the node"})
     assert [(each.code, each.nodes) for each in judge_evidence(dark).findings] == [("run-node-silent", ("n2",))]
 
 
@@ -46,8 +46,8 @@ def test_a_dark_node_is_told_from_a_management_network_that_flaps(waited: float,
     ranks = {rank: in_collective(groups=(at_collective(20, at=NOW - waited),)) for rank in range(4)}
     given = evidence(ranks)
     given.run.generation.connections["n2"] = NodeConnection(state="cut", at=NOW - 2, why=Untrusted("no answer"))
-    witness = {name: seen for name, seen in given.snapshots.items() if name != "n2"}
-    (found,) = judge_evidence(replace(given, snapshots=witness, unheard={"n2": "no contact with the node"})).findings
+    snapshots = {name: seen for name, seen in given.snapshots.items() if name != "n2"}
+    (found,) = judge_evidence(replace(given, snapshots=snapshots, unheard={"n2": "no contact with the node"})).findings
     assert (found.code, found.nodes, found.severity) == ("run-node-silent", ("n2",), severity)
 
 

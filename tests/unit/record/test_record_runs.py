@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from made_events import made_event
 
-from aboard.commands.launch.show_launch import build_plan_document
+from aboard.commands.launch.launch_modes import build_plan_document
 from aboard.commands.runs.status import summarize_run
 from aboard.commands.why.replay_run import judge_finished_run
 from aboard.core.cluster.node import Node

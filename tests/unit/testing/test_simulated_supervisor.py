@@ -1,4 +1,4 @@
-"""Holds over keepers that are acted in another process: they speak as the real one does, and misbehave on demand."""
+"""Sessions with simulated supervisors in another process: they speak as the real one does, and misbehave on demand."""
 
 import asyncio
 from collections import Counter
@@ -76,7 +76,7 @@ class Heard:
 
 @pytest.mark.ci
 def test_ranks_come_through_their_phases_one_dies_and_all_end() -> None:
-    """Every rank tells every phase; the one that dies says why; then every keeper leaves with no event missed."""
+    """Every rank tells every phase; the one that dies says why; then every supervisor leaves with no event missed."""
     victim = "n3.5"
 
     async def script(heard: Heard) -> None:
@@ -144,7 +144,7 @@ def test_a_node_that_falls_silent_is_cut_then_gone() -> None:
 
 @pytest.mark.ci
 def test_a_cut_loses_nothing() -> None:
-    """A new connection finds the keeper that was there, and hears what was told meanwhile."""
+    """A new connection finds the supervisor that was there, and hears what was told meanwhile."""
 
     async def script(heard: Heard) -> None:
         await heard.start()

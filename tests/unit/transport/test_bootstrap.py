@@ -82,7 +82,7 @@ def test_another_bytecode_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_launch_compiles_nothing_on_a_node_with_the_same_python() -> None:
-    """All that a keeper imports before ranks start comes as bytecode."""
+    """All that a supervisor imports before ranks start comes as bytecode."""
     line = (
         "import aboard.agent.supervisor.supervisor, aboard.agent.inspect.launch_environment,"
         " aboard.agent.network.peer_listener, aboard.agent.inspect.leftover_runs;"

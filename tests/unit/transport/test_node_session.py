@@ -1,4 +1,4 @@
-"""A hold over a keeper that is acted, so that it can lie: whatever it sends, nothing is made up and nobody hangs."""
+"""A session with a simulated supervisor that can lie: whatever it sends, nothing is made up and nobody hangs."""
 
 import asyncio
 import time
@@ -103,7 +103,7 @@ class ActedWire(LocalTransport):
 
 
 class Heard:
-    """A hold over acted keepers, and what it told."""
+    """A hold over acted supervisors, and what it told."""
 
     def __init__(self, *scripts: Script, lease: Lease | None = None) -> None:
         self.wire = ActedWire(*scripts)
@@ -124,8 +124,8 @@ class Heard:
         )
 
 
-def _keeper(far: Acted, message: frames.Message) -> None:
-    """An honest keeper: it answers what it is asked."""
+def _supervisor(far: Acted, message: frames.Message) -> None:
+    """An honest supervisor: it answers what it is asked."""
     if message["op"] in ("hold", "attach"):
         far.say(re=message["id"], children={"a": {"state": "running"}}, lost_events=0, wall=time.time())
     elif message["op"] == "beat":
@@ -135,10 +135,10 @@ def _keeper(far: Acted, message: frames.Message) -> None:
 
 
 def _then(*said: dict[str, Any]) -> Script:
-    """An honest keeper that says these things right behind its first answer, in the same breath."""
+    """An honest supervisor that says these things right behind its first answer, in the same breath."""
 
     def script(far: Acted, message: frames.Message) -> None:
-        _keeper(far, message)
+        _supervisor(far, message)
         if message["op"] in ("hold", "attach"):
             for each in said:
                 far.say(**each)
@@ -246,9 +246,9 @@ def test_clocks_that_show_nonsense_are_a_cut() -> None:
         if message["op"] == "beat":
             far.say(re=message["id"], wall=float("inf"))
         else:
-            _keeper(far, message)
+            _supervisor(far, message)
 
-    heard = Heard(script, _keeper)
+    heard = Heard(script, _supervisor)
 
     async def story() -> None:
         await heard.hold.begin()
@@ -260,7 +260,7 @@ def test_clocks_that_show_nonsense_are_a_cut() -> None:
 
 
 def test_output_that_comes_twice_is_told_once() -> None:
-    """After a cut the keeper sends from where it was told, and a little is known already; gaps are counted."""
+    """After a cut the supervisor sends from where it was told, and a little is known already; gaps are counted."""
     of = {"out": "a", "stream": "stdout", "wall": 1.0}
     first = {**of, "offset": 0, "data": "abcdef"}
     again = {**of, "offset": 4, "data": "efgh"}
@@ -309,7 +309,7 @@ def test_nothing_is_heard_before_it_happened() -> None:
 
 
 def test_a_replay_of_what_is_known_is_acknowledged_again() -> None:
-    """Else its keeper would keep it, and stay, for ever."""
+    """Else its supervisor would keep it, and stay, for ever."""
     event = {"kind": "started", "child": "a", "wall": time.time()}
     heard = Heard(_then({**event, "event": 1}))
 
@@ -326,9 +326,9 @@ def test_a_replay_of_what_is_known_is_acknowledged_again() -> None:
 
 
 def test_the_last_event_is_acknowledged_at_once_and_a_flood_gets_its_credit_early() -> None:
-    """A keeper that has ended waits for that word only; and output must not stop for the sake of fewer words."""
+    """A supervisor that has ended waits for that word only; and output must not stop for the sake of fewer words."""
     flood = {"out": "a", "stream": "stdout", "offset": 0, "wall": 1.0, "data": "x" * (CREDIT // 4)}
-    heard = Heard(_keeper)
+    heard = Heard(_supervisor)
 
     async def story() -> None:
         await heard.hold.begin()
@@ -346,13 +346,13 @@ def test_the_last_event_is_acknowledged_at_once_and_a_flood_gets_its_credit_earl
 
 
 def test_gone_is_the_last_state() -> None:
-    """The keeper is gone and then the stream breaks as well: nobody is told of a cut that could be mended."""
-    heard = Heard(_keeper)
+    """The supervisor is gone and then the stream breaks as well: nobody is told of a cut that could be mended."""
+    heard = Heard(_supervisor)
 
     async def story() -> None:
         await heard.hold.begin()
         far = heard.wire.streams[0]
-        far.say(gone="keeper")
+        far.say(gone="supervisor")
         far.hang_up()
         await asyncio.wait_for(heard.hold.wait_gone(), slowness())
         await asyncio.sleep(0.15)
@@ -371,9 +371,9 @@ def test_a_start_is_asked_again_after_a_cut() -> None:
         if message["op"] == "start":
             far.hang_up()
         else:
-            _keeper(far, message)
+            _supervisor(far, message)
 
-    heard = Heard(hangs_up, _keeper)
+    heard = Heard(hangs_up, _supervisor)
 
     async def story() -> None:
         await heard.hold.begin()
@@ -385,12 +385,12 @@ def test_a_start_is_asked_again_after_a_cut() -> None:
 
 
 def test_a_silent_node_is_gone_when_its_lease_must_be_over() -> None:
-    """Nobody answers any more: the hold tries until the keeper can't hold either, and whoever asks is told."""
+    """Nobody answers any more: the hold tries until the supervisor can't hold either, and whoever asks is told."""
 
     def silent(far: Acted, message: frames.Message) -> None:
         return
 
-    heard = Heard(_keeper, silent, lease=Lease(seconds=0.3, beat=0.05, grace=0.0))
+    heard = Heard(_supervisor, silent, lease=Lease(seconds=0.3, beat=0.05, grace=0.0))
 
     async def story() -> None:
         await heard.hold.begin()
@@ -411,7 +411,7 @@ def test_leaving_tells_whoever_still_asks() -> None:
     def silent(far: Acted, message: frames.Message) -> None:
         return
 
-    heard = Heard(_keeper, silent, lease=Lease(seconds=30.0, beat=0.05, grace=0.0))
+    heard = Heard(_supervisor, silent, lease=Lease(seconds=30.0, beat=0.05, grace=0.0))
 
     async def story() -> None:
         await heard.hold.begin()
@@ -514,7 +514,7 @@ def test_samples_and_output_come_at_the_heads_time() -> None:
             far.say(samples=samples)
             far.say(**piece)
         else:
-            _keeper(far, message)
+            _supervisor(far, message)
 
     heard = Heard(script)
 
@@ -585,14 +585,14 @@ def test_processes_that_would_not_end_are_told_by_number() -> None:
 
 
 def test_stacks_are_text_or_a_reason() -> None:
-    """What the keeper couldn't get has its reason behind a word that no stack begins with; others' are refused."""
+    """What the supervisor couldn't get has its reason behind a word that no stack begins with; others' are refused."""
     answers: list[Any] = [{"a": "Thread 0x1", "b": {"why": "it is stopped"}}, {"nobody": "x"}, {"a": 5}, None]
 
     def script(far: Acted, message: frames.Message) -> None:
         if message["op"] == "stacks":
             far.say(re=message["id"], stacks=answers.pop(0))
         else:
-            _keeper(far, message)
+            _supervisor(far, message)
 
     heard = Heard(script)
 

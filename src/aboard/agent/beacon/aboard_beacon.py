@@ -58,7 +58,7 @@ def arm(folder: str) -> None:
     beacon.reach("started")
     _call_safely(lambda: _report_exceptions(beacon))
     # Next to the rank's stacks file, whose name contains its number.
-    request_path = "%s.ear" % stacks.rpartition(".")[0].split(":", 2)[-1]
+    request_path = "%s.ask" % stacks.rpartition(".")[0].split(":", 2)[-1]
     _call_safely(lambda: torch.watch(beacon, os.path.dirname(path), request_path, awaited))
     _call_safely(lambda: _show_stacks(*stacks.split(":", 2)))
 

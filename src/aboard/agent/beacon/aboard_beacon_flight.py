@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aboard.agent.beacon.aboard_beacon import Beacon
 
 # Also in agent/inspect/rank_stacks.py.
-BEACON_THREAD = "aboard-ear"
+BEACON_THREAD = "beacon-listener"
 # For each group: how many of the last collectives to report, and how many of those with their sizes.
 LAST, WHOLE = 48, 4
 GROUPS = 16

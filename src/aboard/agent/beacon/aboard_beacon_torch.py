@@ -194,7 +194,7 @@ def _watch_process_group(beacon: Beacon, c10d: Any, request_path: str, hold: Cli
             once = FirstCallHook(lambda: beacon.reach("collective"))
             for holder, name in parts:
                 with suppress(Exception):
-                    once.follow(holder, name)
+                    once.hook_function(holder, name)
 
     def joining(_store: Any, host: Any = None, port: Any = None, world: Any = None, *rest: Any, **named: Any) -> None:
         """Reports the script's store before it waits for it; from here on the supervisor may send requests."""
@@ -219,8 +219,8 @@ def _watch_process_group(beacon: Beacon, c10d: Any, request_path: str, hold: Cli
     # It stays: it is called once or twice in a process, and other modules may already have imported it.
     c10d.init_process_group = init_process_group
     store = sys.modules["torch._C._distributed_c10d"].TCPStore
-    hold.follow(store)
-    FirstCallHook(lambda: beacon.reach("store"), hold).follow(store, "__init__", joining)
+    hold.hook_store(store)
+    FirstCallHook(lambda: beacon.reach("store"), hold).hook_function(store, "__init__", joining)
 
 
 class ClientHold:
@@ -238,7 +238,7 @@ class ClientHold:
         self._master = os.environ.get("MASTER_ADDR", "")
         self._port, _colon, self._path = awaited.partition(":")
 
-    def follow(self, store: Any) -> None:
+    def hook_store(self, store: Any) -> None:
         plain = vars(store)["__init__"]
 
         def connect(*args: Any, **named: Any) -> Any:
@@ -297,9 +297,9 @@ class FirstCallHook:
     def __init__(self, done: Callable[[], None], inner: ClientHold | None = None) -> None:
         self._inner = inner
         self._done: Callable[[], None] | None = done
-        self._followed: list[tuple[Any, str, Any, Any]] = []
+        self._hooked: list[tuple[Any, str, Any, Any]] = []
 
-    def follow(self, holder: Any, name: str, before: Callable[..., None] | None = None) -> None:
+    def hook_function(self, holder: Any, name: str, before: Callable[..., None] | None = None) -> None:
         """Hooks one function; `before` is called with the same arguments before it."""
         plain = vars(holder)[name]
 
@@ -313,15 +313,15 @@ class FirstCallHook:
             return result
 
         setattr(holder, name, once)
-        self._followed.append((holder, name, plain, once))
+        self._hooked.append((holder, name, plain, once))
 
     def _leave(self) -> None:
         done, self._done = self._done, None
-        for holder, name, plain, once in self._followed:
+        for holder, name, plain, once in self._hooked:
             # Unless other code has replaced it since.
             if vars(holder).get(name) is once:
                 setattr(holder, name, plain)
-        self._followed = []
+        self._hooked = []
         if self._inner is not None:
             self._inner.leave()
         if done is not None:

@@ -33,7 +33,7 @@ PHASES = ("started", "torch", "store", "group", "collective")
 GROUP = PHASES.index("group")
 # What a rank may report that it does instead of steps; sent as an index into this tuple.
 ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling", "rendezvous")
-REQUEST_SUFFIX = ".ear"
+REQUEST_SUFFIX = ".ask"
 # A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 EDGE_CHARS = 500
@@ -237,7 +237,7 @@ class BeaconReceiver:
 
     def close(self) -> None:
         if self._talk is not None:
-            self._loop.forget(self._talk.fileno())
+            self._loop.remove_fd(self._talk.fileno())
             self._talk.close()
 
     def _open(self) -> socket.socket:

@@ -16,7 +16,7 @@ from aboard.agent.capture.script_activity import describe_activity
 from aboard.agent.channel import Channel, read_peer
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect.launch_command import STARTERS
-from aboard.agent.inspect.snapshot_request import POLL_SECONDS, CollectorChild
+from aboard.agent.inspect.node_snapshot import POLL_SECONDS, CollectorChild
 from aboard.agent.private_folders import replace_file
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -116,7 +116,7 @@ class LauncherCaptures:
 
     def close(self) -> None:
         if self._listener is not None:
-            self._loop.forget(self._listener.fileno())
+            self._loop.remove_fd(self._listener.fileno())
             self._listener.close()
         for connection in self._connections.values():
             connection.channel.close()

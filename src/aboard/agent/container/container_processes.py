@@ -113,7 +113,7 @@ class ContainerProcesses:
 
             def note() -> None:
                 child.exited_at = child.exited_at or time.time()
-                self._loop.forget(fd)
+                self._loop.remove_fd(fd)
                 os.close(fd)
 
             self._loop.on_readable(fd, note)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Answer = Callable[[dict[str, Any]], None]
 
 # The name of the beacon's thread: agent/beacon/aboard_beacon_flight.py.
-BEACON_THREAD = b"aboard-ear"
+BEACON_THREAD = b"beacon-listener"
 POLL_SECONDS = 0.02
 LONGEST_SECONDS = 10.0
 TEXT_LIMIT = 64 * 1024

@@ -60,7 +60,7 @@ class PeerListener:
     def close(self) -> None:
         """Releases the ports, before a rank needs one of them."""
         for listener in self._listeners:
-            self._loop.forget(listener.fileno())
+            self._loop.remove_fd(listener.fileno())
             listener.close()
         self._listeners.clear()
         for peer in [*self._peers, *self._strangers]:
@@ -187,7 +187,7 @@ class _PeerConnection:
                 self._loop.on_readable(fd, self._readable)
 
     def close(self) -> None:
-        self._loop.forget(self._connection.fileno())
+        self._loop.remove_fd(self._connection.fileno())
         self._connection.close()
         self._on_gone(self)
 

@@ -104,7 +104,7 @@ class _ProbeRunner:
         if poll_mask:
             self._poll.modify(fd, poll_mask)
             return
-        self._forget(fd)
+        self._close_probe(fd)
         if probe.outcome in ("refused", "rejected"):
             self._dial(probe)
 
@@ -112,9 +112,9 @@ class _ProbeRunner:
         now = time.monotonic()
         for fd, probe in list(self._open.items()):
             if now - probe.began >= self._seconds:
-                self._forget(fd)
+                self._close_probe(fd)
 
-    def _forget(self, fd: int) -> None:
+    def _close_probe(self, fd: int) -> None:
         self._poll.unregister(fd)
         self._open.pop(fd).close()
 

@@ -80,7 +80,7 @@ class GpuSampler:
 
     def _stop_reading(self) -> None:
         """Without nvidia-smi, nothing is known any more."""
-        self._loop.forget(self._fd)
+        self._loop.remove_fd(self._fd)
         os.close(self._fd)
         self._fd = -1
         self._rows.clear()

@@ -113,7 +113,7 @@ def _wait_for_supervisor(supervisor: int, guard: Guard) -> int:
 def _detach_from_session(directory: str, kept: Sequence[int]) -> None:
     """Closes the transport's descriptors: one left open would keep its ssh session from ending."""
     null = os.open(os.devnull, os.O_RDWR)
-    log = os.open(os.path.join(directory, "keeper.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(os.path.join(directory, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(log, 2)

@@ -45,7 +45,7 @@ class RankOutput:
         self._fd, self.write_end = os.pipe()
         os.set_blocking(self._fd, False)
 
-    def follow(self) -> None:
+    def start_reading(self) -> None:
         os.close(self.write_end)
         self._loop.on_readable(self._fd, self._drain)
 
@@ -78,7 +78,7 @@ class RankOutput:
         """Drops the data once the head has all of it; only length and end remain."""
         if self.end_sent:
             self._spool.release()
-            self._times.forget(self._spool.end)
+            self._times.drop_before(self._spool.end)
 
     def close(self) -> None:
         if not self.finished:
@@ -100,13 +100,13 @@ class RankOutput:
         if data:
             self._times.add(self._spool.end, time.time())
             self._spool.append(data)
-            self._times.forget(self._spool.start)
+            self._times.drop_before(self._spool.start)
 
     def _finish(self) -> None:
         self._append(self._redactor.flush())
         self._times.add(self._spool.end, time.time())
         self.finished = True
-        self._loop.forget(self._fd)
+        self._loop.remove_fd(self._fd)
         os.close(self._fd)
 
 
@@ -138,7 +138,7 @@ class ArrivalTimes:
                 return self._offsets[number]
         return None
 
-    def forget(self, offset: int) -> None:
+    def drop_before(self, offset: int) -> None:
         """Forgets the times of bytes before `offset`, which were dropped."""
         dropped = bisect_right(self._offsets, offset) - 1
         if dropped > 0:

@@ -100,7 +100,7 @@ class RankProcesses:
         self.beacons.open_lines = self._open_lines
         loop.on_signal(signal.SIGCHLD, self.reap)
 
-    def bring(self, code: bytes | memoryview) -> None:
+    def store_code(self, code: bytes | memoryview) -> None:
         """Stores modules for children that need them; repeating it is harmless."""
         replace_file(os.path.join(self._directory, CODE), code)
 
@@ -158,7 +158,7 @@ class RankProcesses:
         finally:
             os.close(null)
             for output in outputs:
-                output.follow()
+                output.start_reading()
             self.outputs += outputs
 
     def start_standby(self, message: frames.Message) -> None:
@@ -181,8 +181,8 @@ class RankProcesses:
             standby.spawn(argv, env, cwd, lambda: _prepare_child(self._run, self._group, cores, [], lambda: None))
         finally:
             for output in outputs:
-                output.follow()
-        standby.follow(self._loop, lambda: self._emit("standby"))
+                output.start_reading()
+        standby.call_when_ready(self._loop, lambda: self._emit("standby"))
 
     def _use_standby(self, name: str, message: frames.Message, env: dict[str, str]) -> bool:
         """Whether the standby of its slot has become this rank; one that can't is killed."""
@@ -367,7 +367,7 @@ class RankProcesses:
         output = RankOutput(self._loop, (name, "metrics"), spool, (), self._on_output)
         write_end = os.dup(output.write_end)
         os.set_blocking(write_end, False)
-        output.follow()
+        output.start_reading()
         self.outputs.append(output)
         return write_end
 
@@ -376,7 +376,7 @@ class RankProcesses:
         why = None if error_fd is None else read_start_failure(error_fd)
         if error_fd is None or why is None:
             return
-        self._loop.forget(error_fd)
+        self._loop.remove_fd(error_fd)
         os.close(error_fd)
         del self._starting[pid]
         name = self._pids[pid]

@@ -64,7 +64,7 @@ class Standby:
         finally:
             theirs.close()
 
-    def follow(self, loop: EventLoop, on_ready: Callable[[], None]) -> None:
+    def call_when_ready(self, loop: EventLoop, on_ready: Callable[[], None]) -> None:
         """Calls back once its imports are done."""
         pipe = self._pipe
         if pipe is None:
@@ -72,7 +72,7 @@ class Standby:
         fd = pipe.fileno()
 
         def read() -> None:
-            loop.forget(fd)
+            loop.remove_fd(fd)
             self._ready = _receive(pipe) == READY
             if self._ready:
                 on_ready()
@@ -100,7 +100,7 @@ class Standby:
             for output in self.outputs:
                 output.close()
         if self._pipe is not None:
-            loop.forget(self._pipe.fileno())
+            loop.remove_fd(self._pipe.fileno())
             self._pipe.close()
             self._pipe = None
 

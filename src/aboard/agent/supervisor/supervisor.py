@@ -170,7 +170,7 @@ class Supervisor:
         """Ends the run on this node when the other end of this pipe closes: Slurm has ended the agent's task."""
 
         def end() -> None:
-            self._loop.forget(anchor)
+            self._loop.remove_fd(anchor)
             self._stay_after_end = False
             self._end("Slurm ended the step on this node", "slurm")
 
@@ -290,7 +290,7 @@ class Supervisor:
     # -- requests from the head ------------------------------------------------------------------------------
 
     def _handle(self, message: frames.Message) -> None:
-        if message["op"] in ("stacks", "witness"):
+        if message["op"] in ("stacks", "snapshot"):
             (self._collect_stacks if message["op"] == "stacks" else self._collect_snapshot)(message)
             return
         if message["op"] in ("capture", "release", "print", "activity"):
@@ -318,8 +318,8 @@ class Supervisor:
             self._credit += int(message["bytes"])
             self._credited += int(message["bytes"])
             self._flush_output()
-        elif op == "bring":
-            self._children.bring(message["tail"])
+        elif op == "code":
+            self._children.store_code(message["tail"])
         elif op in ("start", "standby"):
             self._start(op, message)
         elif op == "signal":
@@ -364,17 +364,17 @@ class Supervisor:
     def _collect_snapshot(self, message: frames.Message) -> None:
         """Collects a snapshot of the ranks and their node; also replies later."""
         # Late: a healthy run never needs it.
-        from aboard.agent.inspect import node_state, snapshot_request  # noqa: PLC0415 - the reason is above
+        from aboard.agent.inspect import node_snapshot, node_state  # noqa: PLC0415 - the reason is above
 
         send_reply = self._make_reply(message)
 
         def complete(reply: frames.Message) -> None:
-            node = reply["witness"]["node"]
+            node = reply["snapshot"]["node"]
             node["oom_before"], node["malformed"] = self._usage.oom_before, self._children.beacons.malformed
             node["throttled"] = node_state.compute_throttled_share(self._usage.throttles_before)
             send_reply(reply)
 
-        snapshot_request.answer_snapshot_request(
+        node_snapshot.answer_snapshot_request(
             self._loop, self._children.beacons, self._select_ranks(message), message, complete
         )
 

@@ -75,7 +75,7 @@ class PeerConnection:
     def close(self) -> None:
         if self.open:
             self.open = False
-            self._loop.forget(self._link.fileno())
+            self._loop.remove_fd(self._link.fileno())
             self._link.close()
             self._exchange.drop(self)
 

@@ -43,7 +43,7 @@ class PeerHandshake:
     def fail(self, why: str) -> None:
         if self.open:
             self.open = False
-            self._loop.forget(self._link.fileno())
+            self._loop.remove_fd(self._link.fileno())
             self._link.close()
             self._on_failed(why)
 
@@ -79,7 +79,7 @@ class PeerHandshake:
     def _finish(self, peer: int, keys: PeerKeys) -> None:
         if self.open:
             self.open = False
-            self._loop.forget(self._link.fileno())
+            self._loop.remove_fd(self._link.fileno())
             self._on_done(self._link, peer, keys)
 
     def _prove(self, role: bytes, listener_nonce: bytes, dialer_nonce: bytes, dialer: int, listener: int) -> bytes:

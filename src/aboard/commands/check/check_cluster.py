@@ -93,7 +93,7 @@ async def probe_cluster(
     began = monotonic()
     subjects = list(_select_probes([each for each in subjects if each.applies(cluster)], quick=quick))
     probes = [probe for subject in subjects for probe in subject.probes]
-    exercises = [exercise for subject in subjects for exercise in subject.multi_node_probes]
+    multi_probes = [multi_probe for subject in subjects for multi_probe in subject.multi_node_probes]
     check_observer.began(cluster, subjects)
     visits: dict[str, ProbedNode] = {}
     links: dict[str, DialResult] = {}
@@ -112,7 +112,7 @@ async def probe_cluster(
         early.add_contact(node, probed.contact)
         if probed.dialled is not None:
             links[node.name] = probed.dialled
-            if not keep and not any(exercise.needs(node) for exercise in exercises):
+            if not keep and not any(multi_probe.needs(node) for multi_probe in multi_probes):
                 # No longer needed: close it while other nodes are still starting.
                 await links.pop(node.name).link.close()
         check_observer.visited(node.name, probed.contact)
@@ -126,14 +126,14 @@ async def probe_cluster(
         facts = replace(_build_facts(cluster, visits, probes), outcomes=early.outcomes)
         open_links = {name: dialled.link for name, dialled in links.items()}
         for subject in sorted(subjects, key=lambda subject: bool(subject.multi_node_probes)):
-            for exercise in subject.multi_node_probes:
-                if exercise.name in early.outcomes:
+            for multi_probe in subject.multi_node_probes:
+                if multi_probe.name in early.outcomes:
                     continue
                 on_round = partial(check_observer.round, subject.name)
                 facts = await run_multi_node_probe(
-                    exercise, facts, open_links, on_round=on_round, on_reply=check_observer.replied
+                    multi_probe, facts, open_links, on_round=on_round, on_reply=check_observer.replied
                 )
-            if exercises:
+            if multi_probes:
                 # For display only, while other probes continue: rules may find more once all are done.
                 check_observer.judged(subject.name, subject.judge(facts), subject.untested(facts))
         by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
@@ -149,7 +149,7 @@ class _EarlyMultiNodeProbes:
     def __init__(self, cluster: Cluster, subjects: Sequence[Subject], check_observer: CheckObserver) -> None:
         self.outcomes: dict[str, Any] = {}
         self._cluster = cluster
-        self._exercises = [(each.name, one) for each in subjects for one in each.multi_node_probes if one.early]
+        self._multi_probes = [(each.name, one) for each in subjects for one in each.multi_node_probes if one.early]
         self._check_observer = check_observer
         self._contacts: dict[str, Contact] = {}
         self._links: dict[str, AgentLink] = {}
@@ -170,10 +170,10 @@ class _EarlyMultiNodeProbes:
 
     async def run(self) -> None:
         facts = Facts(cluster=self._cluster, contacts=await self.wait_for_contacts())
-        for subject, exercise in self._exercises:
+        for subject, multi_probe in self._multi_probes:
             on_round = partial(self._check_observer.round, subject)
             facts = await run_multi_node_probe(
-                exercise, facts, self._links, on_round=on_round, on_reply=self._check_observer.replied
+                multi_probe, facts, self._links, on_round=on_round, on_reply=self._check_observer.replied
             )
         self.outcomes |= facts.outcomes
 
@@ -191,9 +191,9 @@ def _select_probes(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subj
     """Each subject with the probes of this check; a subject without any is left out, since it could not pass."""
     for subject in subjects:
         probes = tuple(probe for probe in subject.probes if probe.quick or not quick)
-        exercises = tuple(exercise for exercise in subject.multi_node_probes if exercise.quick or not quick)
-        if probes or exercises or not (subject.probes or subject.multi_node_probes):
-            yield replace(subject, probes=probes, multi_node_probes=exercises)
+        multi_probes = tuple(multi_probe for multi_probe in subject.multi_node_probes if multi_probe.quick or not quick)
+        if probes or multi_probes or not (subject.probes or subject.multi_node_probes):
+            yield replace(subject, probes=probes, multi_node_probes=multi_probes)
 
 
 def _build_facts(cluster: Cluster, visits: Mapping[str, ProbedNode], probes: Sequence[Probe[Any]]) -> Facts:

@@ -99,7 +99,7 @@ class CheckLiveView:
             return
         yield self._counts()
         if self._round is not None:
-            yield self._exercise(*self._round)
+            yield self._format_round(*self._round)
         if len(self._nodes) <= ONE_BY_ONE:
             rows = [self._row(name) for name in self._nodes]
         else:
@@ -172,13 +172,13 @@ class CheckLiveView:
         for name in self._nodes:
             if marks := self._marks(name):
                 alike.setdefault(marks, []).append(name)
-        lots = sorted(alike.items(), key=lambda lot: -len(lot[1]))
-        for marks, names in lots[:MOST_NAMED]:
+        groups = sorted(alike.items(), key=lambda group: -len(group[1]))
+        for marks, names in groups[:MOST_NAMED]:
             yield GridRow(label=names[0] if len(names) == 1 else f"{len(names)} nodes", marks=marks)
-        if rest := sum(len(names) for _marks, names in lots[MOST_NAMED:]):
+        if rest := sum(len(names) for _marks, names in groups[MOST_NAMED:]):
             yield GridRow(label=format_count(rest, "other"), note="in other states", style="dim")
 
-    def _exercise(self, subject: str, number: int, since: float) -> Text:
+    def _format_round(self, subject: str, number: int, since: float) -> Text:
         waiting = fold_names(name for name in self._nodes if name in self._replying)
         who = f", waiting for {waiting}" if waiting else ""
         line = f"  {subject}: round {number}{who}, {self._clock() - since:.1f} s"

@@ -89,7 +89,7 @@ def format_check_json(
             "source": facts.cluster.source,
             "seconds": round(seconds, 3),
             "nodes": [_describe_node(facts, node, basics) for node in facts.cluster],
-            "exercises": facts.outcomes,
+            "multi_node_probes": facts.outcomes,
             "subjects": {
                 each.subject.name: {
                     "status": each.status.value,

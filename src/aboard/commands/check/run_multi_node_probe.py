@@ -19,7 +19,7 @@ PEER_OPS = ("listen", "connect", "push")
 
 
 async def run_multi_node_probe(
-    exercise: MultiNodeProbe[Any],
+    probe: MultiNodeProbe[Any],
     facts: Facts,
     links: Mapping[str, AgentLink],
     *,
@@ -27,7 +27,7 @@ async def run_multi_node_probe(
     on_reply: Callable[[str], None] = lambda _node: None,
 ) -> Facts:
     """The facts with the probe's outcome; Unknown if the script fails on a node's reply."""
-    script = exercise.script(facts)
+    script = probe.script(facts)
     token = token_hex(TOKEN_BYTES // 2)
     outcome: Any
     beating = asyncio.create_task(send_heartbeats(links))
@@ -43,7 +43,7 @@ async def run_multi_node_probe(
         outcome = Unknown(why=f"the probe could not process a reply: {type(error).__name__}")
     finally:
         beating.cancel()
-    return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})
+    return replace(facts, outcomes={**facts.outcomes, probe.name: outcome})
 
 
 def _add_token(request: ProbeRequest, token: str) -> ProbeRequest:

@@ -19,7 +19,7 @@ from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.options.completion import complete_nodes
 from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.input_files import DEFAULT_FILE
-from aboard.config.node_search import FoundNodes, find_nodes
+from aboard.config.known_nodes import FoundNodes, find_nodes
 from aboard.config.this_machine import inspect_this_machine
 from aboard.core.cluster.discovery import DiscoveredCluster, choose_next_step, describe_node, list_common_facts
 from aboard.core.cluster.node_sets import fold_names

@@ -11,8 +11,8 @@ from typing import Literal
 from aboard.commands.check.check_cluster import check_cluster
 from aboard.commands.check.check_observer import CheckObserver
 from aboard.config.allowed_files import compute_digest, is_allowed, list_settings_to_allow, record_allowed
+from aboard.config.known_nodes import FoundNodes
 from aboard.config.node_entries import build_nodes, read_section_entries
-from aboard.config.node_search import FoundNodes
 from aboard.config.starter_file import format_starter_file
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster

@@ -215,7 +215,7 @@ def launch(
         sys.exit(_submit_job(job, typed_words, detach=options.detach, dry=dry, script_only=script_only))
     if dry or trial or options.detach:
         # Imported only when used: a launch dials its nodes first.
-        from aboard.commands.launch.show_launch import print_dry_run, run_detached, show_trial  # noqa: PLC0415 - as above
+        from aboard.commands.launch.launch_modes import print_dry_run, run_detached, show_trial  # noqa: PLC0415 - as above
 
         if dry:
             sys.exit(print_dry_run(read(), other=other, as_json=as_json))
@@ -223,7 +223,7 @@ def launch(
 
     def load() -> "tuple[LaunchSpec, RunLaunch]":
         spec = read()
-        from aboard.commands.launch.show_launch import run_attached  # noqa: PLC0415 - the nodes are being dialled
+        from aboard.commands.launch.launch_modes import run_attached  # noqa: PLC0415 - the nodes are being dialled
 
         return spec, run_attached
 

@@ -85,7 +85,7 @@ class LaunchSession:
                         record.write_plan(encode_plan(stop.conductor.plan))
                     # Between two runs of a script, a signal ends the script.
                     stop.conductor = conductor
-                    control.follow(conductor)
+                    control.serve_for(conductor)
                     if conductor is None:
                         return
                     record.write_plan(encode_plan(conductor.plan))
@@ -98,7 +98,7 @@ class LaunchSession:
                     from aboard.commands.launch.scripts.launch_script import launch_script  # noqa: PLC0415 - the reason is above
                     from aboard.commands.launch.scripts.script_sessions import ScriptLog  # noqa: PLC0415 - the reason is above
 
-                    control.follow(None)
+                    control.serve_for(None)
                     watch = self._watch
                     begin = partial(
                         launch_script,
@@ -180,7 +180,7 @@ class LaunchSession:
             or result.progress is None
         ):
             return ""
-        status = result.progress.way
+        status = result.progress.training
         saved = status.saved if status is not None else None
         return await continue_training(self._watch, self.run, os.environ, limit=self.spec.resubmits, saved=saved)
 
@@ -202,7 +202,7 @@ class _Control:
         await asyncio.gather(*self._changes)
         await self._serving.aclose()
 
-    def follow(self, conductor: Conductor | None) -> None:
+    def serve_for(self, conductor: Conductor | None) -> None:
         self._changes.append(asyncio.create_task(self._change(conductor)))
 
     async def _change(self, conductor: Conductor | None) -> None:

@@ -105,7 +105,7 @@ def _print_document(run_summary: RunSummary, *, lines: bool = False) -> None:
 
 def _select_stable(progress: RunProgress) -> tuple[object, ...]:
     return (
-        (progress.generation, progress.phase, progress.there, progress.step, len(progress.attempts)),
+        (progress.generation, progress.phase, progress.ranks_in_phase, progress.step, len(progress.attempts)),
         (progress.restarting, progress.recovering, progress.stopping, progress.finished),
         (progress.notices, progress.uncopied, progress.spares, progress.unsent, progress.stall and progress.stall.key),
         [(each.trouble, each.ranks) for each in progress.missing],

@@ -11,8 +11,8 @@ from rich.console import Console
 from aboard.commands.data.plain_report import format_data_lines
 from aboard.commands.data.report_view import DataReportView
 from aboard.commands.launch.dial_and_launch import dial_and_launch
+from aboard.commands.launch.launch_modes import print_dry_run, run_attached, run_detached
 from aboard.commands.launch.launch_run import LaunchSpec, leave_out
-from aboard.commands.launch.show_launch import print_dry_run, run_attached, run_detached
 from aboard.commands.launch.slurm.show_job import print_batch_script, submit_and_follow
 from aboard.commands.launch.slurm.submit_job import check_submission
 from aboard.commands.shared.number_format import format_count

@@ -21,7 +21,7 @@ from aboard.diagnoses.usage import (
     captured_scripts,
     commands,
     configuration,
-    environment,
+    environment_sync,
     messages,
     pasted_commands,
     planning,
@@ -71,7 +71,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
         "checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint, checkpoint_copies
     ),
     _build_subject("spread", "every node has the files that ranks read", "aboard sync", file_sync),
-    _build_subject("env", "every node has the head's Python environment", "aboard sync --env", environment),
+    _build_subject("env", "every node has the head's Python environment", "aboard sync --env", environment_sync),
     _build_subject("fetch", "files on the nodes can be copied here", "aboard export RUN --to DIR", file_fetch),
     _build_subject("preparing", "data can be read and prepared", "aboard data FILE…", data, local_files),
     _build_subject("files", "aboard.yaml and other files are valid", "aboard", configuration),

@@ -82,9 +82,9 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
     if snapshot is not None and not over:
         return _build_replay(recorded, _judge_snapshot(recorded, snapshot), snapshot.findings, snapshot.version)
     stall, ruled_out = _rejudge_stall(recorded)
-    unhurt = _is_unhurt(recorded, folded) if over else stall is not None
+    was_stopped = _was_stopped(recorded, folded) if over else stall is not None
     evidence = _build_end_evidence(recorded, folded) if recorded.plan is not None else None
-    end = conclude_run(evidence, stall, unhurt=unhurt) if evidence is not None else Judgement()
+    end = conclude_run(evidence, stall, was_stopped=was_stopped) if evidence is not None else Judgement()
     # A script may have failed after its run, or another run of it before.
     has_failed = folded.finished is not None and folded.finished.code != 0
     has_succeeded = folded.finished is not None and not has_failed and not folded.stopping
@@ -155,11 +155,11 @@ def _build_end_evidence(recorded: RecordedRun, run: Run) -> Evidence:
     return Evidence(plan=plan, run=run, tails=recorded.tails())
 
 
-def _is_unhurt(recorded: RecordedRun, run: Run) -> bool:
+def _was_stopped(recorded: RecordedRun, run: Run) -> bool:
     decided = [event.body for event in recorded.events if isinstance(event.body, Deciding)]
-    unhurt = decided[-1].unhurt if decided else None
+    was_stopped = decided[-1].was_stopped if decided else None
     # Earlier versions did not record it.
-    return bool(run.stopping) if unhurt is None else unhurt
+    return bool(run.stopping) if was_stopped is None else was_stopped
 
 
 def _add_log_findings(recorded: RecordedRun, findings: list[Finding], evidence: Evidence | None) -> list[Finding]:

@@ -38,7 +38,7 @@ class NodeAnswer:
 class Snapshot:
     """`findings` were reported then, by `version`. An `ended` snapshot is a run's last, taken when a rank has died.
 
-    The run's state is in its events: the `looked` event with this number marks the place.
+    The run's state is in its events: the `snapshot_judged` event with this number marks the place.
     """
 
     number: int

@@ -274,13 +274,13 @@ class VerdictChanged(RunChange, kind="verdict"):
 
 
 class Deciding(RunChange, Explained, kind="deciding"):
-    """The end of the attempt is decided, because of a `death` or not; ranks that are `unhurt` are blamed for nothing.
+    """The end of the attempt is decided, because of a `death` or not; if the ranks `was_stopped`, none is blamed.
 
     `sign` is the time of the first sign of a run that is stuck.
     """
 
     death: bool = False
-    unhurt: bool | None = None
+    was_stopped: bool | None = None
     sign: float | None = None
 
 
@@ -360,7 +360,7 @@ class ConductorPaused(Bookkeeping, kind="paused"):
     seconds: float = 0.0
 
 
-class SnapshotJudged(Bookkeeping, kind="looked"):
+class SnapshotJudged(Bookkeeping, kind="snapshot_judged"):
     """The snapshot with this number was judged; it covers all events before this."""
 
     number: int

@@ -104,7 +104,7 @@ class RecoveryProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """A whole run at one moment. `phase` is the furthest of any rank; `there` is how many ranks have reached it."""
+    """A whole run at one moment. `phase` is the furthest of any rank, which `ranks_in_phase` ranks have reached."""
 
     run: str
     program: Annotated[str, MaxLength(4096)]
@@ -114,7 +114,7 @@ class RunProgress:
     world: int
     generation: int
     phase: Phase
-    there: int
+    ranks_in_phase: int
     rows: Annotated[tuple[NodeRow, ...], MaxLength(_NODES)]
     missing: Annotated[tuple[MissingRanks, ...], MaxLength(_NODES)] = ()
     step: int | None = None
@@ -134,7 +134,7 @@ class RunProgress:
     finished: str = ""
     interest: int | None = None
     tail: tuple[Annotated[Untrusted, MaxLength(4096)], ...] = ()
-    way: TrainingStatus | None = None
+    training: TrainingStatus | None = None
     stall: Stall | None = None
     notices: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
     # Parts of checkpoints that are on one disk only although they should be copied.
@@ -158,7 +158,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
     for row in rows:
         phases.update(dict(row.phases))
     furthest = max((phase for phase, count in phases.items() if count and phase is not Phase.DONE), default=Phase.DONE)
-    there = sum(count for phase, count in phases.items() if phase >= furthest)
+    ranks_in_phase = sum(count for phase, count in phases.items() if phase >= furthest)
     slowest = min((row for row in rows if row.step is not None), key=lambda row: row.step or 0, default=None)
     return RunProgress(
         run=plan.run,
@@ -169,7 +169,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         world=plan.world,
         generation=run.generation.number,
         phase=furthest,
-        there=there,
+        ranks_in_phase=ranks_in_phase,
         rows=tuple(rows),
         missing=tuple(_find_missing(plan, run, furthest, now)),
         step=run.step,
@@ -186,7 +186,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         finished=run.finished.why.visible(WHY_CHARS) if run.finished else "",
         interest=find_rank_of_interest(run),
         tail=tail,
-        way=TrainingStatus(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step)
+        training=TrainingStatus(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step)
         if run.metrics
         else None,
         notices=tuple(run.notices.values()),
@@ -214,7 +214,7 @@ def _build_recovery_progress(run: Run, now: float) -> RecoveryProgress | None:
 def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
     part = plan.parts[index]
     name = part.node.name
-    now = run.generation
+    generation = run.generation
     phases: dict[Phase, int] = {}
     slowest: tuple[int, Mapping[str, float]] | None = None
     used: dict[str, float] = {}
@@ -222,7 +222,7 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
     # Plain loops: with thousands of ranks they dominate the cost of a frame.
     for start in part.starts:
         key = (name, start.child)
-        child = now.children.get(key)
+        child = generation.children.get(key)
         phase = child.phase if child is not None else Phase.WAITING
         phases[phase] = phases.get(phase, 0) + 1
         sample = run.samples.get(key)
@@ -235,14 +235,14 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
             step = run.steps.get(key)
             if step is not None and (slowest is None or step < slowest[0]):
                 slowest = (step, values)
-    connection = now.connections.get(name)
+    connection = generation.connections.get(name)
     node = run.samples.get((name, ""))
     return NodeRow(
         node=name,
         ranks=tuple(start.rank or 0 for start in part.starts),
         phases=tuple(sorted(phases.items())),
         state=connection.state if connection else "waiting",
-        since=connection.at if connection else now.at,
+        since=connection.at if connection else generation.at,
         note=connection.why.visible(WHY_CHARS) if connection else "",
         step=slowest[0] if slowest else None,
         step_seconds=slowest[1].get("step_seconds") if slowest else None,

@@ -43,19 +43,19 @@ _TYPED += ("deepspeed.launcher.runner",)
 MOST_NOTICES = 5
 
 
-def conclude_run(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
+def conclude_run(evidence: Evidence, stall: Finding | None, *, was_stopped: bool) -> Judgement:
     """Why a run ended: what stalled it, or the first death; a successful end has no finding.
 
-    `stall` is the verdict at its end; `unhurt` is a run that was stopped and did not die.
+    `stall` is the verdict at its end; `was_stopped` is a run that was stopped and did not die.
     """
-    why = _find_cause(evidence, stall, unhurt=unhurt)
+    why = _find_cause(evidence, stall, was_stopped=was_stopped)
     return replace(why, findings=(*why.findings, *report_floods(evidence), *report_missing_copies(evidence)))
 
 
-def _find_cause(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
-    why = Judgement() if unhurt else judge_by_rules(evidence, DEATH_RULES)
+def _find_cause(evidence: Evidence, stall: Finding | None, *, was_stopped: bool) -> Judgement:
+    why = Judgement() if was_stopped else judge_by_rules(evidence, DEATH_RULES)
     cause = find_first_death(evidence)
-    if stall is not None and (unhurt or (cause is not None and is_echo(evidence, cause))):
+    if stall is not None and (was_stopped or (cause is not None and is_echo(evidence, cause))):
         # The stall is the cause, whichever rank gave up waiting first.
         return replace(why, findings=(replace(stall, consequences=(*stall.consequences, *why.findings)),))
     return why

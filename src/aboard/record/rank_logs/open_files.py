@@ -35,11 +35,11 @@ class OpenFiles:
             os.ftruncate(self._fd(name), size)
 
     def remove(self, name: str) -> None:
-        self.forget(name)
+        self.close_file(name)
         with suppress(OSError):
             os.unlink(name, dir_fd=self._folder)
 
-    def forget(self, name: str) -> None:
+    def close_file(self, name: str) -> None:
         fd = self._open.pop(name, None)
         if fd is not None:
             os.close(fd)

@@ -124,8 +124,8 @@ class RankLog:
         self._files.truncate(last.segment.stem + INDEX, last.index_size)
 
     def _leave(self, last: StoredSegment) -> None:
-        self._files.forget(last.segment.stem + LOG)
-        self._files.forget(last.segment.stem + INDEX)
+        self._files.close_file(last.segment.stem + LOG)
+        self._files.close_file(last.segment.stem + INDEX)
 
 
 def list_stored_segments(folder: Path) -> dict[int, list[StoredSegment]]:

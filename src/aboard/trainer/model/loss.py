@@ -1,4 +1,4 @@
-"""The loss: cross-entropy summed in float32 over supervised tokens, and divided once by the count of the whole step."""
+"""The loss: cross-entropy summed in float32 over supervised tokens; `step.py` divides it by the count of the step."""
 
 from collections.abc import Callable
 from typing import Any

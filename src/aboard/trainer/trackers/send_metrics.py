@@ -40,7 +40,7 @@ class Sender:
         self._cursor = Cursor.load(output_dir, tracker, run.id)
         self._tail: MetricsTail | None = None
 
-    def follow(self, wait: WaitForRank) -> None:
+    def send_until_end(self, wait: WaitForRank) -> None:
         """Sends lines as they are written, until the rank says that there are no more and all are delivered."""
         with hold_lock(self._folder / FOLDER / f"{self._tracker}.lock", patience=_LONGEST_PAUSE):
             word, pause, failing = "", _FIRST_PAUSE, False

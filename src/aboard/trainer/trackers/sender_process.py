@@ -119,7 +119,7 @@ def run_sender(output_dir: Path, tracker: str, parent: int) -> None:
     try:
         sender = Sender(output_dir, tracker, say)
         os.write(rank, _READY)
-        sender.follow(wait)
+        sender.send_until_end(wait)
     except Exception as error:  # noqa: BLE001 - a library that can't be imported must not end the run
         say(f"warning: {describe_failure(tracker, error)}")
 

@@ -1,4 +1,4 @@
-"""The beacon in real ranks of a real keeper: what it tells, and that nobody else notices it."""
+"""The beacon in real ranks of a real supervisor: what it tells, and that nobody else notices it."""
 
 import asyncio
 import json
@@ -120,7 +120,7 @@ def test_without_a_beacon_there_is_nothing_at_all(clean: list[Run]) -> None:
 
     held(run, story)
     assert json.loads(run.output("a")) == CLEAN
-    assert seen == [{"keeper.log", "keeper.sock", "0.stdout.0", "0.stderr.0"}]
+    assert seen == [{"supervisor.log", "supervisor.sock", "0.stdout.0", "0.stderr.0"}]
     assert not told(run, "phase")
 
 
@@ -355,7 +355,7 @@ def test_why_there_are_no_stacks(clean: list[Run]) -> None:
     held(run, story)
 
 
-def test_a_keeper_that_is_stopped_holds_up_no_rank(clean: list[Run]) -> None:
+def test_a_supervisor_that_is_stopped_holds_up_no_rank(clean: list[Run]) -> None:
     """With nobody to read what it says, a rank comes to its end as fast as ever; its end is told later."""
     run = Run()
     clean.append(run)
@@ -376,17 +376,17 @@ raise ValueError("unheard")
         await hold.start(Start(child="a", argv=argv, beacon=True))
         await until(lambda: run.output("a"))
         pid = next(list_fields(event)["pid"] for event in run.events if event.kind == "started")
-        keeper = run.keeper()
-        guard = process_tree.read_parents()[keeper]
-        # The guard first, since it would wake the keeper.
-        for stopped in (guard, keeper):
+        supervisor = run.supervisor()
+        guard = process_tree.read_parents()[supervisor]
+        # The guard first, since it would wake the supervisor.
+        for stopped in (guard, supervisor):
             os.kill(stopped, signal.SIGSTOP)
         try:
             (run.place / "go").touch()
             # Until the bridge continues its supervisor, nobody waits for the rank.
             await until(lambda: not process_tree.read_state(pid), 3)
         finally:
-            for stopped in (guard, keeper):
+            for stopped in (guard, supervisor):
                 os.kill(stopped, signal.SIGCONT)
         await until(lambda: "exited" in run.kinds("a") and run.finished("a"))
 
@@ -414,7 +414,7 @@ def test_a_socket_that_is_gone_breaks_no_rank(clean: list[Run]) -> None:
 
 
 def test_what_is_no_report_is_ignored(clean: list[Run]) -> None:
-    """Whatever lands in the socket, the keeper lives on; a snapshot has the number of such reports."""
+    """Whatever lands in the socket, the supervisor lives on; a snapshot has the number of such reports."""
     run = Run()
     clean.append(run)
     node: dict[str, Any] = {}

@@ -158,7 +158,7 @@ def test_the_run_is_stopped_and_the_command_to_type_is_named() -> None:
     run.apply(made_event("deciding", node="", at=2.1, why=end.why, death=end.death))
     run.apply(made_event("exited", node="n1", at=2.2, child="0", code=1))
     given = evidence({0: RankSnapshot(), 1: RankSnapshot()}, per_node=1, run=run)
-    (finding, *_) = conclude_run(given, None, unhurt=False).findings
+    (finding, *_) = conclude_run(given, None, was_stopped=False).findings
     assert (finding.code, finding.severity) == ("run-nested-launcher", Severity.BLOCK)
     assert "rank 0 on n1 started a launcher: torchrun --name a;b x.py" in finding.seen
     assert (
@@ -171,7 +171,7 @@ def test_the_run_is_stopped_and_the_command_to_type_is_named() -> None:
 def test_a_command_that_no_launcher_has_is_not_offered() -> None:
     """A node may send any words: they are shown, and become no command to type."""
     given = evidence({0: RankSnapshot(), 1: RankSnapshot()}, per_node=1, run=story_of(nested(words="bash -c evil")))
-    (finding, *_) = conclude_run(given, None, unhurt=False).findings
+    (finding, *_) = conclude_run(given, None, was_stopped=False).findings
     assert "bash -c evil" in finding.seen
     assert "evil" not in finding.fix
 
@@ -181,7 +181,7 @@ def test_a_world_of_one_rank_goes_on_with_a_note() -> None:
     run = story_of(nested())
     assert decide(run, 1) is None
     given = evidence({0: RankSnapshot()}, run=run)
-    (finding, *_) = conclude_run(given, None, unhurt=False).findings
+    (finding, *_) = conclude_run(given, None, was_stopped=False).findings
     assert (finding.code, finding.severity) == ("run-nested-launcher", Severity.INFO)
 
 

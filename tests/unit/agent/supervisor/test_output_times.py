@@ -54,7 +54,7 @@ def test_what_was_dropped_is_forgotten() -> None:
     marks = ArrivalTimes(0.0)
     for number in range(1, 10):
         marks.add(number * 10, float(number))
-    marks.forget(55)
+    marks.drop_before(55)
     assert len(marks._offsets) == 5
     assert (marks.at(55), marks.at(60)) == (5.0, 6.0)
 

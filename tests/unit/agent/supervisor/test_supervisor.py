@@ -1,4 +1,4 @@
-"""The real keeper on this machine, over the local wire: children, their output and their secrets."""
+"""The real supervisor on this machine, over the local wire: children, their output and their secrets."""
 
 import asyncio
 import secrets
@@ -50,7 +50,7 @@ def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
     ids=["no program", "no directory", "no argv", "nul in argv", "bad name"],
 )
 def test_what_can_not_start_says_why(clean: list[Run], start: Start, why: str) -> None:
-    """A start that fails is one event with the reason, and the keeper lives on."""
+    """A start that fails is one event with the reason, and the supervisor lives on."""
     run = Run()
     clean.append(run)
 
@@ -137,7 +137,7 @@ def test_what_the_spool_drops_is_counted(clean: list[Run]) -> None:
 
 
 def test_a_secret_is_nowhere_but_in_its_process(clean: list[Run]) -> None:
-    """It is masked in the output and in the keeper's files, also when it is printed in two halves."""
+    """It is masked in the output and in the supervisor's files, also when it is printed in two halves."""
     run = Run()
     clean.append(run)
     secret = secrets.token_hex(16)

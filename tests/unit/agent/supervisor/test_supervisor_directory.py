@@ -1,4 +1,4 @@
-"""Where a keeper lives: a directory that only its user can enter, and that is gone with the run."""
+"""Where a supervisor lives: a directory that only its user can enter, and that is gone with the run."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ def base(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_asking_makes_no_directory(base: Path) -> None:
-    """Only a keeper that begins makes one, so that nothing is left where nothing was held."""
+    """Only a supervisor that begins makes one, so that nothing is left where nothing was held."""
     with pytest.raises(FileNotFoundError):
         run_directory.resolve_directory("a-run")
     assert not base.exists()
@@ -27,7 +27,7 @@ def test_asking_makes_no_directory(base: Path) -> None:
 def test_the_last_run_takes_the_base_along(base: Path) -> None:
     """And one that is not the last leaves the other's alone."""
     first, second = run_directory.make_directory("a-run"), run_directory.make_directory("b-run")
-    Path(first, "keeper.log").touch()
+    Path(first, "supervisor.log").touch()
     run_directory.remove_directory(first)
     assert [path.name for path in base.iterdir()] == ["b-run"]
     run_directory.remove_directory(second)
@@ -36,7 +36,7 @@ def test_the_last_run_takes_the_base_along(base: Path) -> None:
 
 
 def test_a_run_has_one_place(base: Path) -> None:
-    """A second keeper for the same run is refused by its directory."""
+    """A second supervisor for the same run is refused by its directory."""
     run_directory.make_directory("a-run")
     with pytest.raises(FileExistsError):
         run_directory.make_directory("a-run")
@@ -51,7 +51,7 @@ def test_a_run_id_can_not_climb_out(base: Path, run: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 def test_a_place_that_others_can_enter_is_not_used(base: Path, mode: int) -> None:
-    """Whoever could put a socket there could be taken for a keeper: the run goes to a private place beside it."""
+    """Whoever could put a socket there could be taken for a supervisor: the run goes to a private place beside it."""
     base.mkdir()
     base.chmod(mode)
     (base / "b-run").mkdir()

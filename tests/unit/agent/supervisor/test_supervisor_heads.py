@@ -1,4 +1,4 @@
-"""Heads that come, go and come back to a keeper: nothing is missing, nobody else gets in."""
+"""Heads that come, go and come back to a supervisor: nothing is missing, nobody else gets in."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def test_a_wrong_key_is_refused_and_disturbs_nobody(clean: list[Run]) -> None:
 
 @pytest.mark.ci
 def test_a_run_is_held_once(clean: list[Run]) -> None:
-    """A second keeper for the same run is refused; the first one is not harmed."""
+    """A second supervisor for the same run is refused; the first one is not harmed."""
     run = Run()
     clean.append(run)
 
@@ -41,7 +41,7 @@ def test_a_run_is_held_once(clean: list[Run]) -> None:
     held(run, story)
 
 
-def test_a_keeper_that_can_not_start_says_why_and_leaves_nothing() -> None:
+def test_a_supervisor_that_can_not_start_says_why_and_leaves_nothing() -> None:
     """The reason comes over the wire, since nobody would look for a log on the node."""
     run = Run()
     run.id = "x" * 100
@@ -132,7 +132,7 @@ def test_many_children_that_ended_are_told_to_a_new_bridge(clean: list[Run]) -> 
 
 @pytest.mark.ci
 def test_frames_of_the_wrong_shape_are_answered_and_harm_nobody(clean: list[Run]) -> None:
-    """Whatever a frame holds, the keeper answers with an error and keeps its children."""
+    """Whatever a frame holds, the supervisor answers with an error and keeps its children."""
     run = Run()
     clean.append(run)
 

@@ -22,7 +22,7 @@ from aboard.transport.node_session import CREDIT, NodeSession, SessionState
 
 @pytest.mark.ci
 def test_output_that_was_not_sent_yet_is_not_lost_by_the_end(clean: list[Run]) -> None:
-    """The end is acknowledged before the output has all been sent: the keeper stays until it has."""
+    """The end is acknowledged before the output has all been sent: the supervisor stays until it has."""
     run = Run()
     clean.append(run)
     size = 8 * CREDIT
@@ -56,8 +56,8 @@ def test_the_end_ends_sessions_and_double_forks_too(clean: list[Run]) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("victim", ["keeper", "guard"])
-def test_a_killed_keeper_or_guard_takes_the_children_along(clean: list[Run], victim: str) -> None:
+@pytest.mark.parametrize("victim", ["supervisor", "guard"])
+def test_a_killed_supervisor_or_guard_takes_the_children_along(clean: list[Run], victim: str) -> None:
     """SIGKILL of the one, and the other ends every child within two seconds, whatever they ignore."""
     run = Run()
     clean.append(run)
@@ -65,27 +65,27 @@ def test_a_killed_keeper_or_guard_takes_the_children_along(clean: list[Run], vic
     async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=python(FAMILY)))
         await until(lambda: b"ready" in run.output("a"))
-        keeper = run.keeper()
-        os.kill(keeper if victim == "keeper" else process_tree.read_parents()[keeper], signal.SIGKILL)
+        supervisor = run.supervisor()
+        os.kill(supervisor if victim == "supervisor" else process_tree.read_parents()[supervisor], signal.SIGKILL)
         await until(lambda: not run.alive(), 2)
         await asyncio.wait_for(hold.wait_gone(), 5 * slowness())
 
     held(run, story)
-    if victim == "keeper":
+    if victim == "supervisor":
         assert run.states[-1] is SessionState.LOST
         assert SessionState.DISCONNECTED not in run.states
 
 
 @pytest.mark.ci
-def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
-    """It is told why it ends, children get their grace, and the keeper stays until that is heard."""
+def test_sigterm_to_the_supervisor_is_an_orderly_end(clean: list[Run]) -> None:
+    """It is told why it ends, children get their grace, and the supervisor stays until that is heard."""
     run = Run()
     clean.append(run)
 
     async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sleep", "300")))
         await until(lambda: run.events)
-        os.kill(run.keeper(), signal.SIGTERM)
+        os.kill(run.supervisor(), signal.SIGTERM)
         await asyncio.wait_for(hold.wait_gone(), 5 * slowness())
 
     held(run, story)
@@ -95,15 +95,15 @@ def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
 
 
 @pytest.mark.ci
-def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
-    """A keeper that is stopped could not end its children past the lease; its guard sends it on."""
+def test_a_stopped_supervisor_is_woken(clean: list[Run]) -> None:
+    """A supervisor that is stopped could not end its children past the lease; its guard sends it on."""
     run = Run()
     clean.append(run)
 
     async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sleep", "300")))
         await until(lambda: run.events)
-        os.kill(run.keeper(), signal.SIGSTOP)
+        os.kill(run.supervisor(), signal.SIGSTOP)
         await hold.start(Start(child="b", argv=("true",)))
         await until(lambda: "exited" in run.kinds("b"), 3)
         await until(lambda: "continued" in run.kinds(), 3)
@@ -114,14 +114,14 @@ def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
 
 @pytest.mark.ci
 def test_a_stopped_guard_is_woken(clean: list[Run]) -> None:
-    """A stopped guard could not clean up after a keeper that is killed; the keeper sends it on, and says so."""
+    """A stopped guard could not clean up after a supervisor that is killed; the supervisor sends it on, and says so."""
     run = Run()
     clean.append(run)
 
     async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sleep", "300")))
         await until(lambda: run.events)
-        os.kill(process_tree.read_parents()[run.keeper()], signal.SIGSTOP)
+        os.kill(process_tree.read_parents()[run.supervisor()], signal.SIGSTOP)
         await until(lambda: "continued" in run.kinds(), 5)
         assert list_fields(run.events[-1]) == {"process": "guard"}
 
@@ -130,7 +130,7 @@ def test_a_stopped_guard_is_woken(clean: list[Run]) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_bridge_outlives_keeper_and_guard(clean: list[Run], first: signal.Signals) -> None:
+def test_the_bridge_outlives_supervisor_and_guard(clean: list[Run], first: signal.Signals) -> None:
     """Both are gone, or the guard is stopped: the bridge ends all children, and tells who was killed by what."""
     run = Run()
     clean.append(run)
@@ -138,11 +138,11 @@ def test_the_bridge_outlives_keeper_and_guard(clean: list[Run], first: signal.Si
     async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=python(FAMILY)))
         await until(lambda: b"ready" in run.output("a"))
-        keeper = run.keeper()
+        supervisor = run.supervisor()
         # Stopped first: a supervisor that sees its guard die ends by itself.
-        os.kill(keeper, signal.SIGSTOP)
-        os.kill(process_tree.read_parents()[keeper], first)
-        os.kill(keeper, signal.SIGKILL)
+        os.kill(supervisor, signal.SIGSTOP)
+        os.kill(process_tree.read_parents()[supervisor], first)
+        os.kill(supervisor, signal.SIGKILL)
         await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
         assert hold.lost_agents.pop("killed") >= (1 if first == signal.SIGKILL else 0)
         assert hold.lost_agents.pop("ago") >= 0
@@ -154,7 +154,7 @@ def test_the_bridge_outlives_keeper_and_guard(clean: list[Run], first: signal.Si
 
 
 @pytest.mark.ci
-def test_the_next_bridge_ends_what_is_left_without_keeper_guard_and_bridge(clean: list[Run]) -> None:
+def test_the_next_bridge_ends_what_is_left_without_supervisor_guard_and_bridge(clean: list[Run]) -> None:
     """It is no ancestor of the run's processes, and finds them by run id and mark."""
     run = Run()
     clean.append(run)
@@ -162,9 +162,9 @@ def test_the_next_bridge_ends_what_is_left_without_keeper_guard_and_bridge(clean
     async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=python(FAMILY)))
         await until(lambda: b"ready" in run.output("a"))
-        keeper = run.keeper()
+        supervisor = run.supervisor()
         assert hold._link is not None
-        for pid in (hold._link.hello["pid"], process_tree.read_parents()[keeper], keeper):
+        for pid in (hold._link.hello["pid"], process_tree.read_parents()[supervisor], supervisor):
             os.kill(pid, signal.SIGKILL)
         await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
         assert hold.lost_agents.pop("killed") >= 1
@@ -238,7 +238,7 @@ def test_of_other_directories_nothing_is_removed(tmp_path: Path) -> None:
     for name in ("old", "file", "empty", "dead"):
         (place / f"pymp-{name}").mkdir(parents=True)
     bind(place / "pymp-old/listener-1")
-    bind(run / "keeper.sock")
+    bind(run / "supervisor.sock")
     bind(place / "pymp-file/listener-1")
     (place / "pymp-file/notes").write_text("mine")
     bind(place / "pymp-dead/listener-1")

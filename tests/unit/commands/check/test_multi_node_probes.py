@@ -16,8 +16,8 @@ from aboard.transport import agent_link
 CLUSTER = Cluster(nodes=(Node(name="a", transport=TransportKind.LOCAL), Node(name="b", transport=TransportKind.LOCAL)))
 
 
-def _check(exercise: "MultiNodeProbe[object]") -> CheckReport:
-    subject = Subject(name="x", title="", probes=(), rules=(), multi_node_probes=(exercise,))
+def _check(probe: "MultiNodeProbe[object]") -> CheckReport:
+    subject = Subject(name="x", title="", probes=(), rules=(), multi_node_probes=(probe,))
     return asyncio.run(check_cluster(CLUSTER, (subject,)))
 
 
@@ -33,8 +33,8 @@ def test_rounds_follow_each_other() -> None:
         reply = second["b"]
         return None if isinstance(reply, Unknown) else reply["stdout"]
 
-    exercise = MultiNodeProbe(name="echo", script=script)
-    assert exercise.outcome(_check(exercise).facts) == "a!\n"
+    probe = MultiNodeProbe(name="echo", script=script)
+    assert probe.outcome(_check(probe).facts) == "a!\n"
 
 
 def test_a_node_that_cannot_is_an_unknown() -> None:
@@ -44,8 +44,8 @@ def test_a_node_that_cannot_is_an_unknown() -> None:
         replies = yield {"a": ProbeRequest(op="no-such-op"), "nobody": ProbeRequest(op="ping")}
         return {name: isinstance(reply, Unknown) for name, reply in replies.items()}
 
-    exercise = MultiNodeProbe(name="refused", script=script)
-    assert exercise.outcome(_check(exercise).facts) == {"a": True, "nobody": True}
+    probe = MultiNodeProbe(name="refused", script=script)
+    assert probe.outcome(_check(probe).facts) == {"a": True, "nobody": True}
 
 
 def test_a_script_that_stumbles_is_an_unknown() -> None:
@@ -55,8 +55,8 @@ def test_a_script_that_stumbles_is_an_unknown() -> None:
         replies = yield {"a": ProbeRequest(op="ping")}
         return replies["a"]["no such field"]  # type: ignore[index] # the mistake that this is about
 
-    exercise = MultiNodeProbe(name="stumbles", script=script)
-    outcome = exercise.outcome(_check(exercise).facts)
+    probe = MultiNodeProbe(name="stumbles", script=script)
+    outcome = probe.outcome(_check(probe).facts)
     assert isinstance(outcome, Unknown)
     assert "KeyError" in outcome.why
 
@@ -72,5 +72,5 @@ def test_a_long_round_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
         replies = yield {"a": ProbeRequest(op="ping"), "b": ProbeRequest(op="ping")}
         return {name: isinstance(reply, Unknown) for name, reply in replies.items()}
 
-    exercise = MultiNodeProbe(name="long", script=script)
-    assert exercise.outcome(_check(exercise).facts) == {"a": False, "b": False}
+    probe = MultiNodeProbe(name="long", script=script)
+    assert probe.outcome(_check(probe).facts) == {"a": False, "b": False}

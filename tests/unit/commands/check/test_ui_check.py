@@ -311,7 +311,7 @@ def test_plain_fixes_can_be_cut_out() -> None:
 
 
 def test_json_carries_every_fact() -> None:
-    """Every probe of every subject by node, unknowns with their reason, exercises with their outcome."""
+    """Every probe of every subject by node, unknowns with their reason, multi_probes with their outcome."""
     contacts: dict[str, Contact] = {"n1": reached(1), "n2": UnreachedNode(reason=UnreachableReason.LOST, said="gone")}
     probe = Probe(name="paths", question=ProbeFiles(globs=("/x",)), parse=lambda _answer: FileContents(files={}))
     facts = facts_of(contacts, **{probe.name: {"n1": Unknown(why="a dead mount")}})
@@ -331,7 +331,7 @@ def test_json_carries_every_fact() -> None:
     assert first["facts"]["memory"] == first["memory"] == 512 * 1024**3
     assert first["facts"]["paths"] == {"unknown": "a dead mount"}
     assert (second["reached"], second["reason"], second["kernel"], second["facts"]) == (False, "lost", None, {})
-    assert told["exercises"] == {"pairs": {"n1 n2": "refused", "n2 n1": None}, "rate": {"unknown": "no time"}}
+    assert told["multi_node_probes"] == {"pairs": {"n1 n2": "refused", "n2 n1": None}, "rate": {"unknown": "no time"}}
     (finding,) = told["findings"]
     assert (finding["severity"], finding["nodes"]) == ("block", ["n2"])
     assert finding["consequences"][0]["code"] == "network-unheard"

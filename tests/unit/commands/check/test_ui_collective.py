@@ -59,7 +59,7 @@ def test_nothing_where_none_was_held(outcome: CollectiveResult | Unknown | None)
 
 def test_the_rows_are_in_the_json() -> None:
     """With sizes in bytes, seconds, and bandwidths in GB/s."""
-    said = json.loads(format_check_json(_facts(_held()), [], [], 1.0))["exercises"]["collective"]
+    said = json.loads(format_check_json(_facts(_held()), [], [], 1.0))["multi_node_probes"]["collective"]
     assert said["rows"][0].keys() == {"op", "size", "rounds", "seconds", "algorithm", "bus"}
     assert said["nodes"] == ["n1", "n2", "n3"]
 

@@ -160,7 +160,7 @@ class Recorded(CheckLiveView):
 
 
 def test_a_real_check_tells_it_all() -> None:
-    """Phases, each probe once, what can be judged before the exercises, and each round with who replied."""
+    """Phases, each probe once, what can be judged before the multi-node probes, and each round with who replied."""
     live = Recorded()
     asyncio.run(
         check_cluster(Cluster(nodes=(Node(name="me", transport=TransportKind.LOCAL),)), SUBJECTS, check_observer=live)

@@ -13,8 +13,8 @@ from rich.console import Console
 from aboard.commands.init.command import InitSummary, init
 from aboard.commands.init.write_config import discover_cluster
 from aboard.config.cluster_loader import load_cluster
+from aboard.config.known_nodes import FoundNodes, find_nodes, list_ssh_hosts
 from aboard.config.node_entries import parse_hostfile_entries, parse_node_names
-from aboard.config.node_search import FoundNodes, find_nodes, list_ssh_hosts
 from aboard.config.starter_file import format_starter_file
 from aboard.core.cluster.cluster import PlannedWrites
 from aboard.core.cluster.contact import UnreachedNode

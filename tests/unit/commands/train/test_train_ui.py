@@ -93,9 +93,9 @@ def test_a_curve_falls_to_the_right_and_leaves_room_for_what_comes() -> None:
 def test_the_roster_has_it_below_its_heading_and_nodes_below_that() -> None:
     """Also seen from another process, through JSON."""
     scene = Scene(nodes=2, ranks=1)
-    roster = replace(scene.at(10.0), way=WAY)
+    roster = replace(scene.at(10.0), training=WAY)
     there = decode(RunProgress, json.loads(json.dumps(asdict(roster))))
-    assert there.way == WAY
+    assert there.training == WAY
     lines = shown(RosterView(there))
     assert any("step 120 of 400" in line for line in lines)
     assert any(line.startswith("n1") for line in lines)
@@ -115,7 +115,7 @@ def test_bar_table_and_end_say_the_same_step() -> None:
     assert [row.step for row in roster.rows] == [57, 55]
     lines = shown(RosterView(decode(RunProgress, json.loads(json.dumps(asdict(roster))))))
     assert any("step 55 of 300" in line and "8 min 10 s left" in line for line in lines)
-    assert format_progress_line(roster.way or WAY).startswith("train step 55/300")
+    assert format_progress_line(roster.training or WAY).startswith("train step 55/300")
     scene.event(10.0, "exited", "n2", "1", code=-9)
     scene.run.take(Measurement(node="n2", at=1010.0, child="1", values={}))
     ended = FinishedRun(
@@ -133,7 +133,7 @@ def test_in_a_pipe_a_step_is_told_once() -> None:
     plain = PlainLaunchWriter(told.append)
     scene = Scene(nodes=1, ranks=1)
     for now in (1000.0, 1040.0, 1080.0):
-        plain.update(replace(scene.at(10.0), way=WAY, step=120, now=now))
+        plain.update(replace(scene.at(10.0), training=WAY, step=120, now=now))
     assert [line for line in told if line.startswith("train step")] == [format_progress_line(WAY)]
 
 

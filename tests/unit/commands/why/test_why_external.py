@@ -69,7 +69,7 @@ def link(local: str, remote: str, state: str = "ESTABLISHED", **given: Any) -> T
 
 def look(world: ExternalJob, ranks: Mapping[int, RankSnapshot], quiet: float = 10.0) -> Any:
     nodes = {name: Node(name=name) for name in world.nodes}
-    witness = {
+    snapshots = {
         name: NodeSnapshot(
             at=NOW,
             ranks={rank: ranks[rank] for rank in world.pids(name).values() if rank in ranks},
@@ -77,7 +77,7 @@ def look(world: ExternalJob, ranks: Mapping[int, RankSnapshot], quiet: float = 1
         )
         for name in world.nodes
     }
-    return build_external_evidence(world, nodes, witness, unheard={}, now=NOW, quiet=quiet)
+    return build_external_evidence(world, nodes, snapshots, unheard={}, now=NOW, quiet=quiet)
 
 
 def four(**given: Any) -> ExternalJob:

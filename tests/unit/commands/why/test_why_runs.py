@@ -171,7 +171,7 @@ def test_a_verdict_that_a_recovery_closed_is_not_the_verdict(runs: Runs) -> None
         ("verdict", {"findings": build_findings_document([silent])}),
         ("generation", {"number": 2}),
         ("stopping", {"why": "aboard stop"}),
-        ("deciding", {"unhurt": True}),
+        ("deciding", {"was_stopped": True}),
         ("finished", {"why": "stopped", "code": 130}),
     ]
     starts = [{"child": "0", "rank": 0, "argv": ["python"]}]

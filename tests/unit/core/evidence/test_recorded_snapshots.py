@@ -150,7 +150,7 @@ def test_an_end_is_judged_by_the_look_at_it(tmp_path: Path, *, hide: bool) -> No
         given.run.apply(event)
     third = replace(given.snapshots["n3"], addresses=(("eth1", "10.9.0.3"),))
     given = replace(given, snapshots={**given.snapshots, "n3": third})
-    live = conclude_run(given, None, unhurt=False).findings
+    live = conclude_run(given, None, was_stopped=False).findings
     assert (live[0].code, live[0].nodes) == ("network-reset", ("n3",))
     run = kept_run(tmp_path, given, told=live, after=deaths, ended=live)
     from_bundle = replay_bundle(bundled(run, SecretScrubber(hide_addresses=hide))).replayed
@@ -197,8 +197,8 @@ def test_no_secret_no_home_and_no_environment_leaves_with_a_look(tmp_path: Path)
         "disks": (DiskUsage(path=Untrusted("/home/adalove/data"), free=1, size=2),),
         "links": (NicTraffic(name="eth0", state="up"),),
     }
-    witness = {name: replace(node, **around) for name, node in given.snapshots.items()}  # type: ignore[arg-type]
-    answers = dict(answers_of(replace(given, snapshots=witness)))
+    snapshots = {name: replace(node, **around) for name, node in given.snapshots.items()}  # type: ignore[arg-type]
+    answers = dict(answers_of(replace(given, snapshots=snapshots)))
     told = json.loads(json.dumps(answers["n1"].told))
     told["children"]["0"]["env"] = {"COLOUR": "mauve", "NCCL_DEBUG": "INFO"}
     answers["n1"] = NodeAnswer(told=told)

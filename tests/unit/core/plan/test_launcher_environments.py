@@ -14,7 +14,7 @@ from aboard.core.plan.program import Program, ProgramKind
 
 SEEN = Path(__file__).parents[2] / "golden" / "paste" / "set_by"
 NOT_IN_A_PLAN = {
-    "TORCHELASTIC_ERROR_FILE",  # the keeper's, who knows where the run's directory is
+    "TORCHELASTIC_ERROR_FILE",  # the supervisor's, who knows where the run's directory is
     "TORCHELASTIC_SIGNALS_TO_HANDLE",  # torchrun tells its own agent by it
 }
 

@@ -139,7 +139,7 @@ def test_the_first_failure_ends_all_with_stacks() -> None:
 
 
 def test_a_node_that_is_gone_after_its_end_is_no_failure() -> None:
-    """A keeper leaves when it has told all."""
+    """A supervisor leaves when it has told all."""
     assert decide(Run.replay("r", [_event("started"), _event("ended"), _event("gone")]), 2) is None
 
 

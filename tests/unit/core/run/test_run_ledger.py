@@ -37,7 +37,7 @@ FIRST = [
 FAILS = [
     say(40, "cut", "n2", why="silent"),
     say(42, "gone", "n2", why="lost"),
-    say(43, "deciding", why="node n2 was lost", death=False, unhurt=False),
+    say(43, "deciding", why="node n2 was lost", death=False, was_stopped=False),
     say(
         48, "recovering", code="run-node-gone", seen=SEEN, failure="node", action="replace", why="n2 failed",
         doing="n3 takes over", most=11, step=30, saved=20, step_seconds=1.0,
@@ -51,7 +51,7 @@ SECOND = [
 ]
 ENDS = [
     say(80, "caught_up"),
-    say(100, "deciding", why="every rank has finished", death=False, unhurt=False),
+    say(100, "deciding", why="every rank has finished", death=False, was_stopped=False),
     say(102, "finished", why="every rank has finished", code=0, step=50, saved=50, step_seconds=1.0),
 ]
 WHOLE = {

@@ -45,9 +45,9 @@ def test_figures_come_from_a_rank_to_the_head(clean: list[Run]) -> None:
 
     async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
-        await hold.bring(build_code_archive())
+        await hold.send_code(build_code_archive())
         # Twice, as after a cut: that is harmless.
-        await hold.bring(build_code_archive())
+        await hold.send_code(build_code_archive())
         await hold.start(Start(child="0", argv=(sys.executable, "-c", RANK), beacon=True, code=True))
         await until(lambda: samples and "metrics" in samples[-1]["children"].get("0", {}), 30)
         await hold.end(grace=0.0)
@@ -67,7 +67,7 @@ def test_the_last_figures_come_with_the_end(clean: list[Run]) -> None:
 
     async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
-        await hold.bring(build_code_archive())
+        await hold.send_code(build_code_archive())
         await hold.start(Start(child="0", argv=(sys.executable, "-c", last), beacon=True, code=True))
         await until(lambda: "exited" in run.kinds("0") and run.finished("0"), 30)
 
@@ -96,7 +96,7 @@ def test_a_rank_that_resumed_reports_the_steps_of_its_training(clean: list[Run])
 
     async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
-        await hold.bring(build_code_archive())
+        await hold.send_code(build_code_archive())
         await hold.start(Start(child="1", argv=(sys.executable, "-c", RESUMED), beacon=True, code=True))
         await until(lambda: "exited" in run.kinds("1") and run.finished("1"), 30)
 

@@ -187,14 +187,14 @@ def _check_answer(subject: Subject, facts: Facts, probe: Probe[Any], marked: Pro
     _check(lambda value: parse_answer(probe, _fill(marked, value)), judge, given[LAST])
 
 
-def _hold(exercise: MultiNodeProbe[Any], facts: Facts, answer: Callable[[str, ProbeRequest], Any]) -> Facts:
-    script = exercise.script(facts)
+def _hold(multi_probe: MultiNodeProbe[Any], facts: Facts, answer: Callable[[str, ProbeRequest], Any]) -> Facts:
+    script = multi_probe.script(facts)
     try:
         asked = next(script)
         while True:
             asked = script.send({name: answer(name, ask) for name, ask in asked.items()})
     except StopIteration as done:
-        return replace(facts, outcomes={**facts.outcomes, exercise.name: done.value})
+        return replace(facts, outcomes={**facts.outcomes, multi_probe.name: done.value})
 
 
 def _met() -> Facts:

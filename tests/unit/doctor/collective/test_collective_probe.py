@@ -1,4 +1,4 @@
-"""The exercise against a simulated cluster: what each kind of node makes of it, and what is then said."""
+"""The multi-node probe against a simulated cluster: what each kind of node makes of it, and what is then said."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ def _mesh(names: list[str], *, cut: tuple[str, ...] = ()) -> MeshResult:
 
 
 class World:
-    """Nodes that answer the rounds of the exercise; each test says what is wrong with them."""
+    """Nodes that answer the rounds of the multi-node probe; each test says what is wrong with them."""
 
     def __init__(
         self, count: int = 4, *, cut: tuple[str, ...] = (), about: Mapping[str, NodeCapabilities] | None = None

@@ -310,12 +310,12 @@ def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
     """Whoever gives up waiting only follows from it; a run without a cry ends of its first death."""
     stall = made_finding(code="hang-lock", severity=Severity.WARN, nodes=("n2",), seen="s", why="w", fix="f")
     gave_up = Evidence(plan=PLAN, run=Run.replay("r", _lost(0, 2.0, "Connection closed by peer [10.0.0.2]:4711")))
-    (finding,) = conclude_run(gave_up, stall, unhurt=False).findings
+    (finding,) = conclude_run(gave_up, stall, was_stopped=False).findings
     assert (finding.code, [each.code for each in finding.consequences]) == ("hang-lock", ["run-raised"])
     died = Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-9)]))
-    assert [each.code for each in conclude_run(died, stall, unhurt=False).findings] == ["run-killed"]
-    assert [each.code for each in conclude_run(died, stall, unhurt=True).findings] == ["hang-lock"]
-    assert conclude_run(died, None, unhurt=True).findings == ()
+    assert [each.code for each in conclude_run(died, stall, was_stopped=False).findings] == ["run-killed"]
+    assert [each.code for each in conclude_run(died, stall, was_stopped=True).findings] == ["hang-lock"]
+    assert conclude_run(died, None, was_stopped=True).findings == ()
 
 
 def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> None:

@@ -74,7 +74,7 @@ def _wait_until_gone(pid: int) -> None:
     wait_until(lambda: pid not in process_tree.read_parents(), 5)
 
 
-def test_a_process_without_a_keeper_is_found_and_ended_by_run_id(run: str, orphans: list[int]) -> None:
+def test_a_process_without_a_supervisor_is_found_and_ended_by_run_id(run: str, orphans: list[int]) -> None:
     """Only the runs that are named are ended, and only by their id."""
     mine, other = _orphan(ABOARD_RUN_ID=run), _orphan(ABOARD_RUN_ID=f"{run}-b")
     orphans += [mine, other]
@@ -113,13 +113,13 @@ def test_a_process_with_an_emptied_environment_is_found_by_its_mark(run: str, or
     _wait_until_gone(second)
 
 
-def test_a_run_with_a_keeper_is_left_alone(run: str, orphans: list[int]) -> None:
+def test_a_run_with_a_supervisor_is_left_alone(run: str, orphans: list[int]) -> None:
     """Whoever answers in the run's directory keeps it; that it stopped answering makes it a leftover."""
     orphans.append(_orphan(ABOARD_RUN_ID=run))
     directory = run_directory.make_directory(run)
-    with socket.socket(socket.AF_UNIX) as keeper:
-        keeper.bind(f"{directory}/{run_directory.SOCKET}")
-        keeper.listen(8)
+    with socket.socket(socket.AF_UNIX) as supervisor:
+        supervisor.bind(f"{directory}/{run_directory.SOCKET}")
+        supervisor.listen(8)
         assert run not in leftover_runs.find_leftovers()["runs"]
         assert leftover_runs.clear_leftovers([run]) == {"ended": 0, "left": []}
     found = leftover_runs.find_leftovers()
@@ -129,7 +129,7 @@ def test_a_run_with_a_keeper_is_left_alone(run: str, orphans: list[int]) -> None
     assert run not in run_directory.list_runs()
 
 
-def test_a_keeper_that_is_about_to_listen_is_waited_for(run: str) -> None:
+def test_a_supervisor_that_is_about_to_listen_is_waited_for(run: str) -> None:
     """A new directory without a socket belongs to a run that begins; an old one to nobody."""
     directory = run_directory.make_directory(run)
     try:

@@ -177,7 +177,7 @@ class Conductor:
                     # Another process may use the port for long: let the supervisor pick any free one.
                     self._wanted_port = 0
                     self._messages.note(kinds.Restarting(why=Untrusted(end.why)))
-                    await self.verdicts.forget()
+                    await self.verdicts.reset_evidence()
                     continue
                 outcome = self.verdicts.conclude(self.plan, end)
                 self.verdict = outcome.findings
@@ -191,7 +191,7 @@ class Conductor:
                 self.plan = plan
                 self.on_plan(plan)
                 self._messages.expect(plan)
-                await self.verdicts.forget()
+                await self.verdicts.reset_evidence()
             finished = kinds.Finished(why=Untrusted(outcome.why), code=outcome.code, **self._describe_steps())
             self._messages.note(finished)
             return outcome
@@ -389,8 +389,10 @@ class Conductor:
             self._end.set_result(end)
             # A stuck run has shown it since its last progress.
             sign = time() - (self.verdicts.watch.rhythm.quiet(time()) if end.stuck else 0.0)
-            unhurt = end.asked or end.stuck
-            self._messages.note(kinds.Deciding(why=Untrusted(end.why), death=end.death, unhurt=unhurt, sign=sign))
+            was_stopped = end.asked or end.stuck
+            self._messages.note(
+                kinds.Deciding(why=Untrusted(end.why), death=end.death, was_stopped=was_stopped, sign=sign)
+            )
 
     def _describe_steps(self) -> dict[str, Any]:
         """What the record needs, beside events, to know what the run cost."""

@@ -52,7 +52,7 @@ class NodeMessages:
         self.ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
         self._first_node = next((node for node, _start in plan.starts()), "")
 
-    def forget(self) -> None:
+    def clear_output(self) -> None:
         """Forgets what ranks printed, and which are stopped."""
         self.tails.clear()
         self._record.clear_tails()

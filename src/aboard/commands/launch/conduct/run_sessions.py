@@ -65,7 +65,7 @@ class RunSessions:
         self._messages.note(kinds.AttemptStarted(number=number))
         self.by_node = {name: prepared.get(name) or self._build_session(part) for name, part in parts.items()}
         for name, session in prepared.items():
-            session.follow(**self._build_callbacks(parts[name]))
+            session.set_callbacks(**self._build_callbacks(parts[name]))
             self._begun.add(name)
             self._take_state(name, session.state, "")
 
@@ -110,7 +110,7 @@ class RunSessions:
 
     async def end(self, grace: float) -> None:
         """Stops all ranks and receives their last output."""
-        ends = [asyncio.create_task(self._see_off(session, grace)) for session in self.by_node.values()]
+        ends = [asyncio.create_task(self._end_session(session, grace)) for session in self.by_node.values()]
         if ends:
             await asyncio.wait(ends)
 
@@ -152,7 +152,7 @@ class RunSessions:
             await session.begin()
             self._begun.add(session.node.name)
             if code:
-                await session.bring(code)
+                await session.send_code(code)
 
     def _build_generation_env(self, session: NodeSession, plan: Plan, port: int) -> dict[str, str]:
         """What the ranks of this generation get beyond the plan."""
@@ -171,7 +171,7 @@ class RunSessions:
         for start in node_plan.starts:
             self._messages.take(Event(node=node, at=time(), child=start.child, body=failed))
 
-    async def _see_off(self, session: NodeSession, grace: float) -> None:
+    async def _end_session(self, session: NodeSession, grace: float) -> None:
         """Stops a node's ranks, without grace once the user asks twice, and waits until its supervisor has exited."""
         is_lost = session.node.name in self._run.generation.lost
         try:

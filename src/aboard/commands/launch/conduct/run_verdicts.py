@@ -60,13 +60,13 @@ class RunVerdicts:
         self._standing: Finding | None = None
         self.watch = build_monitor()
 
-    async def forget(self) -> None:
+    async def reset_evidence(self) -> None:
         """Forgets what the last generation was judged by, so that the next one is judged by its own evidence."""
         await self.watch.close()
         self.watch = self._build_monitor()
         self._collected = CollectedEvidence()
         self._standing = None
-        self._messages.forget()
+        self._messages.clear_output()
         self.stacks.clear()
         self._stacks_room = STACKS_BYTES
 
@@ -99,7 +99,7 @@ class RunVerdicts:
             why = judge_live_run(evidence)
             if not why.findings and self._run.generation.first_death is not None:
                 # A rank has died, and the others are being stopped: report that death.
-                end = conclude_run(evidence, self._standing, unhurt=False)
+                end = conclude_run(evidence, self._standing, was_stopped=False)
                 why = replace(why, findings=end.findings, ruled_out=(*why.ruled_out, *end.ruled_out))
             self._record_snapshot(evidence, why.findings)
         except Exception as error:  # noqa: BLE001 - a bug in Aboard must not leave a stuck run without a verdict
@@ -128,11 +128,11 @@ class RunVerdicts:
         """The verdict on the generation that has ended."""
         self._messages.note_dropped(at_end=True)
         evidence = self.build_evidence(plan)
-        unhurt = end.asked or end.stuck
+        was_stopped = end.asked or end.stuck
         # The monitor's own is the same verdict with the figures of its last look.
         standing = self._standing and (self.watch.verdict or self._standing)
-        findings = conclude_run(evidence, standing, unhurt=unhurt).findings
-        if not unhurt:
+        findings = conclude_run(evidence, standing, was_stopped=was_stopped).findings
+        if not was_stopped:
             self._record_snapshot(evidence, findings, ended=True)
         # Aboard ended the run because ranks started launchers; clocks may put their deaths before that.
         is_nested = self._run.generation.nested is not None and plan.world > 1

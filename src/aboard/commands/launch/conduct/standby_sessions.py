@@ -69,7 +69,7 @@ class StandbySessions:
         )
         try:
             await session.begin()
-            await session.bring(code)
+            await session.send_code(code)
             for start in part.starts:
                 waiting = replace(start, env={**start.env, STANDBY: "1"})
                 await session.start_standby(waiting, handed=list_torchrun_variables())

@@ -64,13 +64,6 @@ async def relay_progress(run: RunDirectory) -> None:
         await asyncio.sleep(BETWEEN_SECONDS)
 
 
-if __name__ == "__main__":
-    _run_id = sys.argv[1]
-    if not RUN_ID.fullmatch(_run_id):
-        sys.exit("this is not the id of a run")
-    asyncio.run(relay_progress(Runs.of(os.environ).open_run(_run_id)))
-
-
 # What bash returns for a program that it can't start, and the script for a directory that is missing. It names the
 # copy of the script that Slurm made, and not one of the user.
 _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
@@ -178,3 +171,10 @@ async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
 async def _relay_progress(run: str, status: JobStatus, viewer: JobViewer) -> None:
     async for progress in watch_forwarded_progress(status, run):
         viewer.update(progress)
+
+
+if __name__ == "__main__":
+    _run_id = sys.argv[1]
+    if not RUN_ID.fullmatch(_run_id):
+        sys.exit("this is not the id of a run")
+    asyncio.run(relay_progress(Runs.of(os.environ).open_run(_run_id)))

@@ -32,10 +32,10 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
     if detach:
         click.echo(format_run_commands(run.id), nl=False)
         return 0
-    return _follow(submitted, settings)
+    return _show_until_end(submitted, settings)
 
 
-def _follow(submitted: SubmittedRun, settings: SlurmSettings) -> int:
+def _show_until_end(submitted: SubmittedRun, settings: SlurmSettings) -> int:
     run = submitted.run.id
     view = JobView(build_console(), run, clock=datetime.now)
     try:

@@ -115,8 +115,8 @@ def _format_outcome(finished: FinishedRun) -> tuple[StatusMark, str]:
         after += f" with {format_count(progress.restarts, 'restart')}"
     ranks = format_count(progress.world, "rank")
     steps = f", {format_count(progress.step, 'step')}" if progress.step is not None else ""
-    if progress.way is not None and "loss" in progress.way.metrics:
-        steps = f", {format_count(progress.way.step, 'step')}, loss {progress.way.metrics['loss']:.4f}"
+    if progress.training is not None and "loss" in progress.training.metrics:
+        steps = f", {format_count(progress.training.step, 'step')}, loss {progress.training.metrics['loss']:.4f}"
     if finished.exit_code == 0:
         return FINE, f"finished: {ranks}, {after}{steps}"
     code = f"exit code {finished.exit_code}"
@@ -158,7 +158,7 @@ def _format_dropped(dropped: Mapping[str, int]) -> list[str]:
 
 def _format_next_steps(finished: FinishedRun) -> str:
     """The next commands: export, the log of the rank that the verdict names, the diagnosis, the same run again."""
-    run, status, reader = finished.progress.run, finished.progress.way, finished.reader
+    run, status, reader = finished.progress.run, finished.progress.training, finished.reader
     page = f"{reader} report {run}    # one page with charts"
     if finished.exit_code == 0:
         what = (

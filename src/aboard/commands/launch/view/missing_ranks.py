@@ -50,17 +50,17 @@ class MissingGroup:
 
 def group_missing(missing: Iterable[MissingRanks], first: int | None = None) -> list[MissingGroup]:
     """Groups by reason: the worst first, among the dead the group with rank `first`, then the longest missing."""
-    lots: dict[tuple[MissingReason, str], list[MissingRanks]] = {}
+    by_reason: dict[tuple[MissingReason, str], list[MissingRanks]] = {}
     for each in missing:
-        lots.setdefault((each.trouble, each.why), []).append(each)
+        by_reason.setdefault((each.trouble, each.why), []).append(each)
     groups = [
         MissingGroup(
             trouble=trouble,
-            nodes=tuple(dict.fromkeys(each.node for each in lot)),
-            ranks=tuple(rank for each in lot for rank in each.ranks),
+            nodes=tuple(dict.fromkeys(each.node for each in group)),
+            ranks=tuple(rank for each in group for rank in each.ranks),
             why=" ".join(why.split()),
-            seconds=max(each.seconds for each in lot),
+            seconds=max(each.seconds for each in group),
         )
-        for (trouble, why), lot in lots.items()
+        for (trouble, why), group in by_reason.items()
     ]
     return sorted(groups, key=lambda wait: (wait.trouble, first not in wait.ranks, -wait.seconds))

@@ -46,13 +46,13 @@ class PlainLaunchWriter:
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._generation: int | None = None
-        self._forget()
+        self._reset_generation()
 
     def update(self, progress: RunProgress) -> None:
         for line in self._lines(progress):
             self._write(line)
 
-    def _forget(self) -> None:
+    def _reset_generation(self) -> None:
         """Resets the state for a new generation."""
         self._counted: tuple[Phase, int] = (Phase.WAITING, 0)
         self._counted_at = NEVER
@@ -78,7 +78,7 @@ class PlainLaunchWriter:
             who = f"{format_count(progress.world, 'rank')} on {format_count(len(progress.rows), 'node')}"
             yield f"run {progress.run}: {progress.program}, {who}, master {progress.master.removesuffix(':0')}"
         elif self._generation != progress.generation:
-            self._forget()
+            self._reset_generation()
             if progress.generation > 1:
                 why = f", because {progress.restarting}" if progress.restarting else ""
                 yield f"attempt {progress.generation}: restarting all ranks{why}"
@@ -108,11 +108,11 @@ class PlainLaunchWriter:
             if self._complete < phase <= slowest:
                 yield f"phase {phase.name.lower()} {progress.world}/{progress.world} {after}"
         self._complete = max(self._complete, slowest)
-        count = (progress.phase, progress.there)
+        count = (progress.phase, progress.ranks_in_phase)
         due = progress.now - self._counted_at >= COUNT_SECONDS
         if progress.phase > self._complete and count != self._counted and due:
             self._counted, self._counted_at = count, progress.now
-            yield f"phase {progress.phase.name.lower()} {progress.there}/{progress.world} {after}"
+            yield f"phase {progress.phase.name.lower()} {progress.ranks_in_phase}/{progress.world} {after}"
 
     def _nodes(self, progress: RunProgress) -> Iterator[str]:
         """The nodes that fall silent, still are, or are back."""
@@ -208,10 +208,10 @@ class PlainLaunchWriter:
     def _steps(self, progress: RunProgress) -> Iterator[str]:
         if progress.step is not None and progress.now - self._stepped_at >= AGAIN_SECONDS:
             self._stepped_at = progress.now
-            if progress.way is not None:
-                if progress.way.step != self._training_step:
-                    yield format_progress_line(progress.way)
-                self._training_step = progress.way.step
+            if progress.training is not None:
+                if progress.training.step != self._training_step:
+                    yield format_progress_line(progress.training)
+                self._training_step = progress.training.step
                 return
             rate = "" if progress.step_seconds is None else f" {format_pace(progress.step_seconds)}"
             yield f"step {progress.step}{rate}"

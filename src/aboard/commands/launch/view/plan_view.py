@@ -55,9 +55,9 @@ class PlanView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from self._heading(options.max_width)
-        for lot in self._lots():
+        for group in self._groups():
             yield ""
-            yield from self._lot(lot)
+            yield from self._group(group)
         yield ""
         yield from self._environment(options.max_width)
 
@@ -77,12 +77,12 @@ class PlanView:
         if any(start.container is not None for _node, start in plan.starts()):
             yield from wrap_labelled(Text("container  ", style="dim"), CONTAINER, width)
 
-    def _lots(self) -> list[list[int]]:
+    def _groups(self) -> list[list[int]]:
         """The indices of nodes that differ only in their names and rank numbers, grouped."""
-        lots: dict[_Shape, list[int]] = {}
+        groups: dict[_Shape, list[int]] = {}
         for place, part in enumerate(self._plan.parts):
-            lots.setdefault(self._shape(place, part), []).append(place)
-        return list(lots.values())
+            groups.setdefault(self._shape(place, part), []).append(place)
+        return list(groups.values())
 
     def _shape(self, place: int, node_plan: NodePlan) -> "_Shape":
         return _Shape(
@@ -106,9 +106,9 @@ class PlanView:
             ).rstrip()
         return _quote_command(words)
 
-    def _lot(self, lot: list[int]) -> Iterator[Text]:
-        parts = [self._plan.parts[place] for place in lot]
-        shape = self._shape(lot[0], parts[0])
+    def _group(self, group: list[int]) -> Iterator[Text]:
+        parts = [self._plan.parts[place] for place in group]
+        shape = self._shape(group[0], parts[0])
         ranks = fold_ranks(start.rank or 0 for part in parts for start in part.starts)
         each = len(parts[0].starts)
         head = Text(fold_names(part.node.name for part in parts), style="bold", no_wrap=True, overflow="ignore")
@@ -212,11 +212,11 @@ def _list_node_env(environment: PlanEnvironment, place: int) -> Iterator[tuple[s
 
 def _group_values(values: tuple[_Value, ...]) -> Iterator[tuple[_Value, str]]:
     """Each value once, with its local ranks if they differ."""
-    lots: dict[_Value, list[int]] = {}
+    groups: dict[_Value, list[int]] = {}
     for local, value in enumerate(values):
-        lots.setdefault(value, []).append(local)
-    for value, locals_ in lots.items():
-        yield value, f"local rank {fold_ranks(locals_)}" if len(lots) > 1 else ""
+        groups.setdefault(value, []).append(local)
+    for value, locals_ in groups.items():
+        yield value, f"local rank {fold_ranks(locals_)}" if len(groups) > 1 else ""
 
 
 def _format_variable(name: str, value: str) -> str:

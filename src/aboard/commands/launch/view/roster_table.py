@@ -48,13 +48,13 @@ class RosterTable:
         self._training = all(row.phases and row.phases[0][0] >= Phase.STEPS for row in progress.rows)
         self._heads = [] if self._training else [pair[width < WIDE] for pair in HEADS.values()]
         self._label = self._label_room()
-        lots = [[row] for row in progress.rows] if one_by_one else self._alike()
-        self._lots, self._left = _split_lots(lots, lines - 1)
+        groups = [[row] for row in progress.rows] if one_by_one else self._alike()
+        self._groups, self._left = _split_groups(groups, lines - 1)
 
     def __rich__(self) -> NodeGrid:
-        rows = [self._row(lot) for lot in self._lots]
+        rows = [self._row(group) for group in self._groups]
         if self._left:
-            others = [row.node for lot in self._left for row in lot]
+            others = [row.node for group in self._left for row in group]
             label = f"{format_count(len(others), 'other')} {fold_names(others)}"
             rows.append(GridRow(label=self._truncate_label(label), style="dim"))
         steps = ("step", "s/step") if self._training else ()
@@ -63,7 +63,7 @@ class RosterTable:
 
     @property
     def height(self) -> int:
-        return 1 + len(self._lots) + bool(self._left)
+        return 1 + len(self._groups) + bool(self._left)
 
     def _label_room(self) -> int:
         room = self._width - sum(GAP + cell_len(head) for head in self._heads)
@@ -73,36 +73,38 @@ class RosterTable:
 
     def _alike(self) -> list[list[NodeRow]]:
         """Groups by trouble, by used memory, then by the phase of the slowest rank; the worst come first."""
-        lots: dict[tuple[int, bool, int], list[NodeRow]] = {}
+        groups: dict[tuple[int, bool, int], list[NodeRow]] = {}
         for row in self._progress.rows:
             slowest = row.phases[0][0] if row.phases else Phase.WAITING
             phase = Phase.STEPS if self._training else slowest
             key = (self._trouble.get(row.node, MissingReason.LATE), not _is_full(row), phase)
-            lots.setdefault(key, []).append(row)
-        return [lots[key] for key in sorted(lots)]
+            groups.setdefault(key, []).append(row)
+        return [groups[key] for key in sorted(groups)]
 
-    def _row(self, lot: Sequence[NodeRow]) -> GridRow:
-        first = lot[0]
+    def _row(self, group: Sequence[NodeRow]) -> GridRow:
+        first = group[0]
         names = (
-            first.node if len(lot) == 1 else f"{format_count(len(lot), 'node')} {fold_names(row.node for row in lot)}"
+            first.node
+            if len(group) == 1
+            else f"{format_count(len(group), 'node')} {fold_names(row.node for row in group)}"
         )
         trouble = self._trouble.get(first.node)
-        style = "yellow" if any(map(_is_full, lot)) else ""
+        style = "yellow" if any(map(_is_full, group)) else ""
         style = style if trouble in {None, MissingReason.LATE} else "red"
-        marks = () if self._training else self._marks(lot, trouble)
-        return GridRow(label=self._truncate_label(names), marks=marks, more=self._figures(lot), style=style)
+        marks = () if self._training else self._marks(group, trouble)
+        return GridRow(label=self._truncate_label(names), marks=marks, more=self._figures(group), style=style)
 
     def _truncate_label(self, label: str) -> str:
         if cell_len(label) <= self._label:
             return label
         return set_cell_size(label, self._label - 1).rstrip() + "…"
 
-    def _marks(self, lot: Sequence[NodeRow], reason: MissingReason | None) -> tuple[StatusMark, ...]:
+    def _marks(self, group: Sequence[NodeRow], reason: MissingReason | None) -> tuple[StatusMark, ...]:
         """For each phase, whether all ranks have reached it, how many have, or that they are coming to it."""
-        world = sum(len(row.ranks) for row in lot)
+        world = sum(len(row.ranks) for row in group)
         marks, ahead = [], False
         for phase in HEADS:
-            there = sum(_count_ranks(row, phase) for row in lot)
+            there = sum(_count_ranks(row, phase) for row in group)
             if there == world:
                 marks.append(FINE)
             elif ahead:
@@ -112,17 +114,17 @@ class RosterTable:
                 marks.append(_choose_mark(there, world, reason))
         return tuple(marks)
 
-    def _figures(self, lot: Sequence[NodeRow]) -> Mapping[str, str]:
-        world = sum(len(row.ranks) for row in lot)
-        done = sum(_count_ranks(row, Phase.DONE) for row in lot)
+    def _figures(self, group: Sequence[NodeRow]) -> Mapping[str, str]:
+        world = sum(len(row.ranks) for row in group)
+        done = sum(_count_ranks(row, Phase.DONE) for row in group)
         return {
-            "step": format_range(row.step for row in lot),
-            "s/step": format_range((row.step_seconds for row in lot), "{:.2f}"),
+            "step": format_range(row.step for row in group),
+            "s/step": format_range((row.step_seconds for row in group), "{:.2f}"),
             "finished": _format_share(done, world) if done else "",
-            "cpu": format_range((row.cpu for row in lot), "{:.1f}"),
-            "memory": _format_percent(row.memory for row in lot),
-            "load": format_range((row.load for row in lot), "{:.1f}"),
-            "ranks use": _format_sizes(row.rss for row in lot),
+            "cpu": format_range((row.cpu for row in group), "{:.1f}"),
+            "memory": _format_percent(row.memory for row in group),
+            "load": format_range((row.load for row in group), "{:.1f}"),
+            "ranks use": _format_sizes(row.rss for row in group),
         }
 
 
@@ -140,12 +142,12 @@ def _format_sizes(sizes: Iterable[float | None]) -> str:
     return "-".join(dict.fromkeys([format_size(min(known)), format_size(max(known))])) if known else ""
 
 
-def _split_lots(lots: list[list[NodeRow]], room: int) -> tuple[list[list[NodeRow]], list[list[NodeRow]]]:
+def _split_groups(groups: list[list[NodeRow]], room: int) -> tuple[list[list[NodeRow]], list[list[NodeRow]]]:
     """The groups that fit, and the rest, which share one line."""
-    if len(lots) <= room:
-        return lots, []
+    if len(groups) <= room:
+        return groups, []
     count = max(0, room - 1)
-    return lots[:count], lots[count:]
+    return groups[:count], groups[count:]
 
 
 def _count_ranks(row: NodeRow, phase: Phase) -> int:

@@ -70,8 +70,8 @@ class RosterView:
             heading.append(Text.assemble((f"{label:<10}", "dim"), cost))
         yield from map(_render_line, heading)
         room = height - rows - len(heading)
-        if progress.way is not None and room > TRAINING_AT_LEAST:
-            training = TrainingProgressView(progress.way, lines=min(room - TRAINING_AT_LEAST, room // 2))
+        if progress.training is not None and room > TRAINING_AT_LEAST:
+            training = TrainingProgressView(progress.training, lines=min(room - TRAINING_AT_LEAST, room // 2))
             yield training
             room -= training.height
         stall = _render_stall(progress, width)
@@ -121,8 +121,8 @@ def _render_phase(progress: RunProgress, width: int) -> Text:
     if progress.finished or progress.stopping:
         message = progress.finished or f"stopping: {progress.stopping}"
         return Text(escape_text(message, LONGEST), style="bold" if progress.finished else "bold red")
-    complete = progress.there == progress.world
-    count = f"{progress.there:,}/{progress.world:,} ranks"
+    complete = progress.ranks_in_phase == progress.world
+    count = f"{progress.ranks_in_phase:,}/{progress.world:,} ranks"
     line = Text.assemble(
         (progress.phase.label, "bold green" if progress.phase is Phase.STEPS and complete else "bold"), "  "
     )
@@ -131,7 +131,7 @@ def _render_phase(progress: RunProgress, width: int) -> Text:
         return line.append(f"compiling on {compiling:,}/{progress.world:,} ranks")
     if progress.step is not None:
         # Our trainer reports its step on lines of its own.
-        parts = [] if progress.way is not None else [f"step {progress.step:,}"]
+        parts = [] if progress.training is not None else [f"step {progress.step:,}"]
         parts += [] if progress.step_seconds is None else [format_pace(progress.step_seconds)]
         line.append(" · ".join(parts))
         return line if complete else line.append(f"  {count}", style="yellow")

@@ -32,7 +32,7 @@ def list_run_names(typed: str) -> list[str]:
 
 
 def complete_nodes(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    from aboard.config.node_search import list_known_names  # noqa: PLC0415 - as above
+    from aboard.config.known_nodes import list_known_names  # noqa: PLC0415 - as above
 
     names: list[str] = []
     with suppress(AboardError, OSError, RecursionError):

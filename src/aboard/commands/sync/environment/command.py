@@ -31,7 +31,7 @@ from aboard.core.environment.sync_report import EnvironmentProgress, Environment
 from aboard.core.exit_codes import EXIT_FAILED
 from aboard.diagnoses import NO_FIX, InputError, Problem, Severity
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage import environment
+from aboard.diagnoses.usage import environment_sync
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 
 
@@ -71,7 +71,7 @@ def _choose_place(path: str | None) -> str:
     place = path if path.startswith("~/") else abbreviate_home(Path(path))
     if Path(path.removeprefix("~/").rstrip("/")).name in ("", "..", "~") or ".." in Path(path).parts:
         problem = Problem(where="--env-path", seen=f"'{escape_text(path)}' is no path of a new directory", fix=NO_FIX)
-        raise InputError(environment.PATH, [problem])
+        raise InputError(environment_sync.PATH, [problem])
     return place.rstrip("/")
 
 
@@ -79,7 +79,7 @@ def _run_where_possible(
     nodes: Sequence[Node], path: str | None, on_progress: Callable[[EnvironmentProgress], None], *, dry: bool
 ) -> EnvironmentSyncResult:
     result = _run(nodes, _choose_place(path), on_progress, dry=dry)
-    denied = [name for name, error in result.failures.items() if error.diagnosis is environment.DENIED]
+    denied = [name for name, error in result.failures.items() if error.diagnosis is environment_sync.DENIED]
     if path is not None or len(denied) < len(nodes):
         return result
     place = build_fallback_place(_find_prefix())

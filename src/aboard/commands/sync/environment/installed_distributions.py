@@ -13,7 +13,7 @@ from aboard.agent.packages.installed_packages import PENDING, RECORD, normalize_
 from aboard.core.decoding import parse_json
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage import environment
+from aboard.diagnoses.usage import environment_sync
 from aboard.lazy_dataclass import dataclass
 
 _DIRECT_URL = "direct_url.json"
@@ -71,12 +71,12 @@ def read_environment(prefix: Path, site: Path) -> EnvironmentContents:
     python = prefix / "bin/python"
     if projects:
         seen = f"no package was found for the editable installation of {', '.join(map(escape_text, projects))}"
-        raise AboardError(environment.PACKAGE, seen, "editable", python=python, projects=projects)
+        raise AboardError(environment_sync.PACKAGE, seen, "editable", python=python, projects=projects)
     if recordless:
         seen = (
             f"no RECORD lists the files of {', '.join(map(escape_text, recordless))} in {escape_text(str(site), 300)}"
         )
-        raise AboardError(environment.PACKAGE, seen, "reinstall", python=python, names=recordless)
+        raise AboardError(environment_sync.PACKAGE, seen, "reinstall", python=python, names=recordless)
     return EnvironmentContents(distributions=tuple(distributions), loose=tuple(_find_loose_files(site, distributions)))
 
 

@@ -37,7 +37,7 @@ from aboard.core.environment.sync_report import (
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import AboardError, Finding, ProtocolError, Severity
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage import environment
+from aboard.diagnoses.usage import environment_sync
 from aboard.durable_files import FileEntry
 from aboard.lazy_dataclass import dataclass
 from aboard.node_scripts.software_inventory import MODULES
@@ -162,7 +162,7 @@ class NodeEnvironment:
             )
         )
 
-    async def follow(self, first: "NodeEnvironment") -> NodeEnvironmentResult:
+    async def compare_with(self, first: "NodeEnvironment") -> NodeEnvironmentResult:
         """Waits for the node that shares the disk, and compares the result as seen from here."""
         self._report("waiting")
         await first.finished.wait()
@@ -220,7 +220,7 @@ class NodeEnvironment:
             for each in survey.interpreters:
                 why = find_platform_mismatch(head, each)
                 if why is not None:
-                    raise AboardError(environment.PLATFORM, f"{name} {why}", node=name)
+                    raise AboardError(environment_sync.PLATFORM, f"{name} {why}", node=name)
             has = ", ".join(dict.fromkeys(each.version for each in survey.interpreters))
             raise self._build_python_error(f"{name} has no Python {head.minor}" + (f"; it has {has}" if has else ""))
         needed = find_needed_glibc(wheel.platforms for wheel in self._head.wheels.values())
@@ -228,15 +228,15 @@ class NodeEnvironment:
         if needed > (found or (0, 0)):
             own = f"glibc {base.glibc}" if found else "no glibc"
             seen = f"{name} has {own}, but the packages need glibc {needed[0]}.{needed[1]}"
-            raise AboardError(environment.PLATFORM, seen, node=name)
+            raise AboardError(environment_sync.PLATFORM, seen, node=name)
         return base
 
     def _build_python_error(self, seen: str) -> AboardError:
         head = self._head.interpreter
         if head.base.startswith("/usr") and not head.base.startswith("/usr/local"):
             packages = [f"python{head.minor}", f"python{head.minor}-venv"]
-            return AboardError(environment.NO_PYTHON, seen, "install", packages=packages, node=self.node.name)
-        return AboardError(environment.NO_PYTHON, seen, "copy", base=head.base)
+            return AboardError(environment_sync.NO_PYTHON, seen, "install", packages=packages, node=self.node.name)
+        return AboardError(environment_sync.NO_PYTHON, seen, "copy", base=head.base)
 
     def _require_path(self, survey: EnvironmentSurvey) -> None:
         path = escape_text(self._prefix, 300)
@@ -247,7 +247,7 @@ class NodeEnvironment:
             seen = f"{self.node.name}: {path} is a virtual environment {state}"
         else:
             return
-        raise AboardError(environment.PATH, seen, path=self._prefix, node=self.node.name)
+        raise AboardError(environment_sync.PATH, seen, path=self._prefix, node=self.node.name)
 
     async def _require_space(self, changes: PackageChanges) -> None:
         wheels = [self._head.wheels[name] for name in changes.install]
@@ -262,7 +262,7 @@ class NodeEnvironment:
         if not disk.writable:
             seen = f"{self.node.name}: {escape_text(self._prefix, 300)} can't be written: no write permission in"
             other = f"~/{PurePosixPath(self._prefix).name}"
-            raise AboardError(environment.DENIED, f"{seen} {disk.nearest.visible(300)}", other=other)
+            raise AboardError(environment_sync.DENIED, f"{seen} {disk.nearest.visible(300)}", other=other)
         return disk
 
     async def _create(self, *, clear: bool) -> None:
@@ -273,7 +273,9 @@ class NodeEnvironment:
         )
         if printed:
             seen = f"{self.node.name}: python -m venv failed: {printed.visible(300)}"
-            raise AboardError(environment.CREATE, seen, python=base.executable, path=self._prefix, node=self.node.name)
+            raise AboardError(
+                environment_sync.CREATE, seen, python=base.executable, path=self._prefix, node=self.node.name
+            )
 
     async def _apply(self, changes: PackageChanges) -> None:
         wheels = [self._head.wheels[name] for name in changes.install]
@@ -320,7 +322,7 @@ class NodeEnvironment:
         parts += [f"{name} {found[name].version} (not on the head)" for name in differing.remove]
         seen = f"{self.node.name}: {escape_text(self._prefix, 300)} differs from the head after the installation: "
         shown = _join_some(parts) or "it is still marked as incomplete"
-        raise AboardError(environment.DIFFERS, seen + shown, path=self._prefix, node=self.node.name)
+        raise AboardError(environment_sync.DIFFERS, seen + shown, path=self._prefix, node=self.node.name)
 
     def _finish(self, result: NodeEnvironmentResult) -> NodeEnvironmentResult:
         self._report("done", len(result.installed), len(result.installed))
@@ -342,11 +344,11 @@ class NodeEnvironment:
             parts = [
                 f"{name} {differing[name][0]} ({self.node.name}: {differing[name][1] or 'none'})" for name in names
             ]
-            yield environment.BASE.finding(
+            yield environment_sync.BASE.finding(
                 nodes=(self.node.name,),
                 seen=f"the base interpreter on {self.node.name} differs from the head's in"
                 f" {format_count(len(names), 'package')}: {_join_some(parts)}",
-                fix=environment.BASE.fix(
+                fix=environment_sync.BASE.fix(
                     python=self._head.prefix / "bin/python",
                     names=[f"{name}=={differing[name][0]}" for name in names[:_NAMES_SHOWN]],
                 ),

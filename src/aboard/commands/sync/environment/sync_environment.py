@@ -28,7 +28,7 @@ from aboard.core.environment.node_parity import InterpreterDescription
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage import environment as diagnoses
+from aboard.diagnoses.usage import environment_sync as diagnoses
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
@@ -194,7 +194,7 @@ async def _sync_nodes(reached: Sequence[NodeEnvironment], head: HeadContents, ou
         elif first is None:
             work = each.accept("unchanged")
         else:
-            work = install(each) if first is each else each.follow(first)
+            work = install(each) if first is each else each.compare_with(first)
         works.append(finish(each, work))
     await asyncio.gather(*works)
 

@@ -209,7 +209,7 @@ class _Distribution:
         await control.dial(known)
         sending = asyncio.create_task(self._send_pieces(number, control))
         try:
-            await self._follow(number, control, sending)
+            await self._exchange_files(number, control, sending)
         finally:
             sending.cancel()
             await asyncio.wait([sending])
@@ -224,7 +224,7 @@ class _Distribution:
             change = self._change
             await asyncio.wait([asyncio.ensure_future(change.wait())], timeout=deadline - monotonic())
 
-    async def _follow(self, number: int, control: PeerControl, sending: "asyncio.Task[None]") -> None:
+    async def _exchange_files(self, number: int, control: PeerControl, sending: "asyncio.Task[None]") -> None:
         """Adds files and takes in the node's reports until everybody has everything."""
         added = 0
         while not self._over:

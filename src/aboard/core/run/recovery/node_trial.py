@@ -58,7 +58,7 @@ def build_stuck_finding(progress: RunProgress) -> Finding:
     who = "; ".join(f"{each.node}: {each.why} for {each.seconds:.0f} s" for each in late) or "no rank is behind"
     return death.STUCK.finding(
         nodes=tuple(each.node for each in late) or tuple(row.node for row in progress.rows),
-        seen=f"{progress.there}/{progress.world} ranks are at '{progress.phase.label}', without progress for"
+        seen=f"{progress.ranks_in_phase}/{progress.world} ranks are at '{progress.phase.label}', without progress for"
         f" {STUCK_SECONDS:.0f} s: {who}",
         fix=death.STUCK.fix(nodes=fold_names(row.node for row in progress.rows)),
     )

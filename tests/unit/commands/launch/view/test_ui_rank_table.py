@@ -214,7 +214,7 @@ def rosters(draw: st.DrawFn) -> RunProgress:
         world=sum(len(row.ranks) for row in given_rows),
         generation=draw(st.integers(0, 12)),
         phase=draw(st.sampled_from(Phase)),
-        there=draw(st.integers(0, 10**6)),
+        ranks_in_phase=draw(st.integers(0, 10**6)),
         rows=tuple(given_rows),
         missing=tuple(draw(st.lists(missing, max_size=8))),
         step=draw(st.none() | st.integers(0, 10**12)),

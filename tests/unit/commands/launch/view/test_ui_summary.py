@@ -124,7 +124,7 @@ def next_lines(ended: FinishedRun) -> list[str]:
 )
 def test_a_training_that_ended_early_says_what_to_type(metrics: dict[str, float], said: str) -> None:
     """Stopped or failed, it is the command as it was typed, and the checkpoint that it continues from."""
-    roster = replace(WELL.progress, way=TrainingStatus(metrics=metrics))
+    roster = replace(WELL.progress, training=TrainingStatus(metrics=metrics))
     stopped = replace(WELL, progress=roster, exit_code=130, command=TRAIN)
     for ended in (stopped, replace(stopped, findings=(VERDICT,), exit_code=137)):
         assert next_lines(ended) == [f"next {TRAIN}    # {said}"]
@@ -142,7 +142,7 @@ def test_a_stuck_run_that_the_user_stopped_has_not_failed() -> None:
 
 
 def test_after_lora_the_adapter_is_what_is_exported() -> None:
-    well = replace(WELL, progress=replace(WELL.progress, way=TrainingStatus(metrics={"step": 9.0})))
+    well = replace(WELL, progress=replace(WELL.progress, training=TrainingStatus(metrics={"step": 9.0})))
     assert "exports the model for transformers" in "\n".join(format_summary_lines(well))
     assert "exports the LoRA adapter for PEFT" in "\n".join(format_summary_lines(replace(well, adapter=True)))
 

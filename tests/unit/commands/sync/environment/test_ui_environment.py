@@ -13,7 +13,7 @@ from aboard.commands.sync.environment.environment_view import (
 )
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.usage import environment
+from aboard.diagnoses.usage import environment_sync
 
 DONE = EnvironmentSyncResult(
     prefix="/home/me/venv",
@@ -29,7 +29,9 @@ DONE = EnvironmentSyncResult(
         "n6": NodeEnvironmentResult(action="shared", same_disk_as=""),
     },
     failures={
-        "n7": AboardError(environment.NO_PYTHON, "n7 has no Python 3.11; it has 3.9.2", "copy", base="/home/me/py 3.11")
+        "n7": AboardError(
+            environment_sync.NO_PYTHON, "n7 has no Python 3.11; it has 3.9.2", "copy", base="/home/me/py 3.11"
+        )
     },
     seconds=3.0,
 )
@@ -39,7 +41,7 @@ def test_the_result_has_a_line_for_each_outcome() -> None:
     """Nodes with the same outcome share one; what failed comes first, with its command."""
     assert list(describe_environment(DONE).format_lines()) == [
         "block env-no-python n7 seen: n7 has no Python 3.11; it has 3.9.2",
-        f"block env-no-python n7 why: {environment.NO_PYTHON.explanation}",
+        f"block env-no-python n7 why: {environment_sync.NO_PYTHON.explanation}",
         f"block env-no-python n7 fix: {DONE.failures['n7'].fix}",
         "fine n[1-2]: created, 3 packages installed",
         "fine n3: updated, 1 package installed, 1 package removed",

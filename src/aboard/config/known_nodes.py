@@ -1,4 +1,4 @@
-"""Finds the nodes for a new aboard.yaml: arguments, a hostfile, the usual hostfiles, or the hosts of ssh_config."""
+"""The nodes that this machine knows, for `aboard init` and completion: from arguments, a hostfile or ssh_config."""
 
 import re
 import shlex

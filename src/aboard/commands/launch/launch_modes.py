@@ -1,4 +1,4 @@
-"""Shows a launch: at this terminal, in the background, as a trial, or only its plan."""
+"""The ways to run a launch: at this terminal, in the background, as a trial, or only its plan."""
 
 import asyncio
 import json

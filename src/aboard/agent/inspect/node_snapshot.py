@@ -88,7 +88,7 @@ class _SnapshotRequest:
             self._loop.later(POLL_SECONDS, lambda: self._wait(answer))
             return
         self._child.end()
-        answer({"witness": self._build_snapshot()})
+        answer({"snapshot": self._build_snapshot()})
 
     def _build_snapshot(self) -> dict[str, Any]:
         snapshot: dict[str, Any] = {"wall": time.time(), "children": {}, "node": {}}
@@ -140,7 +140,7 @@ class CollectorChild:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         if self._fd >= 0:
-            self._loop.forget(self._fd)
+            self._loop.remove_fd(self._fd)
             os.close(self._fd)
             self._fd = -1
 
@@ -154,4 +154,4 @@ class CollectorChild:
         self.output += part[: max(0, MOST_BYTES - len(self.output))]
         if not part:
             self.over = True
-            self._loop.forget(self._fd)
+            self._loop.remove_fd(self._fd)
