@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aboard.agent.supervisor.nested_launchers import NestedLaunchers
+    from aboard.agent.supervisor_events import Emit, ExceptionText, FilesSaved, LastWords
 
 SOCKET = "beacon.sock"
 FOLDER = "beacon"
@@ -130,7 +131,7 @@ class BeaconState:
 class BeaconReceiver:
     """Listens once there is a child with a beacon; invalid reports are counted and ignored."""
 
-    def __init__(self, loop: EventLoop, directory: str, emit: Callable[..., None], launchers: NestedLaunchers) -> None:
+    def __init__(self, loop: EventLoop, directory: str, emit: Emit, launchers: NestedLaunchers) -> None:
         self.states: dict[str, BeaconState] = {}
         self.malformed = 0
         self._loop = loop
@@ -172,7 +173,7 @@ class BeaconReceiver:
         """Lets ranks connect to their master: rank 0 listens on its port. Repeating it is harmless."""
         replace_file(os.path.join(self._directory, LISTENING), b"%d" % port)
 
-    def read_last_reports(self, child: str, code: int) -> dict[str, str]:
+    def read_last_reports(self, child: str, code: int) -> LastWords:
         """Reads the rank's last reports before its exit is reported; falls back to torch's error file.
 
         Returns the stack of one that a signal killed, if it could write that.
@@ -298,7 +299,7 @@ class BeaconReceiver:
     def _take_phase(self, child: str, beacon: BeaconState, wall: float, phase: int) -> None:
         if phase > beacon.phase:
             beacon.phase = phase
-            self._emit("phase", wall=wall, child=child, phase=PHASES[phase])
+            self._emit({"kind": "phase", "child": child, "phase": PHASES[phase]}, wall)
 
     def _take_store_request(self, beacon: BeaconState, request: dict[str, Any]) -> None:
         beacon.joining = {key: kind(request[key]) for key, kind in JOIN_FIELDS.items() if request.get(key) is not None}
@@ -320,17 +321,18 @@ class BeaconReceiver:
         if beacon.saved <= SAVED_LIMIT:
             files = [str(name)[:SAVED_CHARS] for name in saved["files"][:SAVED_FILES]]
             name, serial = str(saved["checkpoint"])[:SAVED_CHARS], _parse_number(int(saved["serial"]))
-            marker = frames.decode_fields(saved, {"marker": str}) if "marker" in saved else {}
-            if marker and (len(marker["marker"]) != MARKER_DIGITS or set(marker["marker"]) - set("0123456789abcdef")):
-                raise ValueError("no hash of a marker")
-            self._emit("saved", wall=wall, child=child, checkpoint=name, serial=serial, files=files, **marker)
+            event: FilesSaved = {"kind": "saved", "child": child, "checkpoint": name, "serial": serial, "files": files}
+            if "marker" in saved:
+                marker = event["marker"] = frames.decode_fields(saved, {"marker": str})["marker"]
+                if len(marker) != MARKER_DIGITS or set(marker) - set("0123456789abcdef"):
+                    raise ValueError("no hash of a marker")
+            self._emit(event, wall)
             self.on_saved()
 
     def _raise(self, child: str, beacon: BeaconState, wall: float, raised: dict[str, str]) -> None:
         beacon.raised += 1
         if beacon.raised <= RAISED_LIMIT:
-            fields = _mask_exception(raised, beacon.secrets)
-            self._emit("raised", wall=wall, child=child, **fields)
+            self._emit({"kind": "raised", "child": child, **_mask_exception(raised, beacon.secrets)}, wall)
 
 
 def _read_sender_pid(extra: list[tuple[int, int, bytes]]) -> int:
@@ -361,7 +363,7 @@ def _parse_metrics(metrics: Any) -> dict[str, float]:
     return {name: value for name, value in values.items() if isfinite(value) and abs(value) < MOST}
 
 
-def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str]:
+def _mask_exception(raised: dict[str, str], secrets: list[str]) -> ExceptionText:
     """Removes the child's secrets and limits the length; a secret that is cut at the end is removed, too."""
     longest = max((len(secret) for secret in secrets), default=1)
     # Encoded, it is up to three times as long; of a very long one, only itself is worth the loss of text.
@@ -371,7 +373,7 @@ def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str
         message = message[: min(MESSAGE_CHARS, len(message) - edge)]
     if len(raised["trace"]) >= TRACE_CHARS:
         trace = trace[max(edge, len(trace) - TRACE_CHARS) :]
-    fields = {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
+    fields: ExceptionText = {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
     error = raised.get("error", "")
     if error and len(error) <= TRACE_CHARS:
         fields["error"] = mask_secrets(error, secrets)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from aboard.agent.supervisor_events import Emit
+
 FOLDER, SOCKET = "capture", "capture.sock"
 VARIABLE = "ABOARD_CAPTURE"
 # What the directory has, by its name there.
@@ -69,7 +71,7 @@ class LauncherCaptures:
     PIPES = "ABOARD_CAPTURE_PIPES"
 
     def __init__(
-        self, loop: EventLoop, directory: str, emit: Callable[..., None], list_roots: Callable[[], Mapping[str, int]]
+        self, loop: EventLoop, directory: str, emit: Emit, list_roots: Callable[[], Mapping[str, int]]
     ) -> None:
         self._loop = loop
         self._directory = directory
@@ -181,7 +183,9 @@ class LauncherCaptures:
         self._count += 1
         connection.document, connection.number = document, self._count
         launcher = document["launcher"][:LAUNCHER_CHARS]
-        self._emit("captured", child=connection.child, number=self._count, launcher=launcher, pid=pid)
+        self._emit(
+            {"kind": "captured", "child": connection.child, "number": self._count, "launcher": launcher, "pid": pid}
+        )
 
     def _check_room(self, connection: _Connection) -> None:
         if connection.document:
@@ -194,13 +198,14 @@ class LauncherCaptures:
     def _drop(self, pid: int) -> None:
         connection = self._connections.pop(pid)
         if connection.document and not connection.released and not self._ending:
-            self._emit("withdrawn", child=connection.child, number=connection.number)
+            self._emit({"kind": "withdrawn", "child": connection.child, "number": connection.number})
 
     def _report_escape(self, child: str, words: list[str], why: str) -> None:
         # Late: it is used once.
         from aboard.agent.supervisor.nested_launchers import mask_command  # noqa: PLC0415 - the reason is above
 
-        self._emit("escaped", child=child, command=mask_command(words, self._scripts[child][1]), why=why)
+        command = mask_command(words, self._scripts[child][1])
+        self._emit({"kind": "escaped", "child": child, "command": command, "why": why})
 
     def _get_document(self, number: int) -> dict[str, Any]:
         """The document of a launcher that waits."""

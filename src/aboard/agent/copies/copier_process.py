@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Union
 
+    from aboard.agent.supervisor_events import CopiedFiles, CopyFailure, CopyObstacle
     from aboard.agent.transfer.peer_handshake import PeerKeys
 
     Dialed = Union[tuple[socket.socket, PeerKeys], str]
@@ -242,10 +243,12 @@ class CopierProcess:
         self._retry, self._why = RETRY_SECONDS, ""
         names = [file.name for file in record.files]
         if names:
-            self._send({"saved": {"checkpoint": checkpoint, "serial": record.serial, "files": names}})
+            saved: CopiedFiles = {"checkpoint": checkpoint, "serial": record.serial, "files": names}
+            self._send({"saved": saved})
         if beside:
             why = "metrics and trackers: %s" % beside
-            self._send({"uncopied": {"checkpoint": checkpoint, "obstacle": "damaged", "why": why}})
+            failure: CopyFailure = {"checkpoint": checkpoint, "obstacle": "damaged", "why": why}
+            self._send({"uncopied": failure})
         return True
 
     def _fetch_parts(self, record: CopyRecord) -> str:
@@ -289,8 +292,9 @@ class CopierProcess:
             self._skipped.add(record.checkpoint)
         if why != self._why and not isinstance(error, BlockingIOError):
             self._why = why
-            obstacle = "full" if is_full else "damaged" if isinstance(error, WrongContent) else "peer"
-            self._send({"uncopied": {"checkpoint": record.checkpoint, "obstacle": obstacle, "why": why}})
+            obstacle: CopyObstacle = "full" if is_full else "damaged" if isinstance(error, WrongContent) else "peer"
+            failure: CopyFailure = {"checkpoint": record.checkpoint, "obstacle": obstacle, "why": why}
+            self._send({"uncopied": failure})
 
     @contextlib.contextmanager
     def _use_peer(self, number: int) -> Iterator[PeerFiles]:

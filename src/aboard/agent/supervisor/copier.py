@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Reply = Callable[[frames.Message], None]
+    from aboard.agent.supervisor_events import CopiedFiles, CopyFailure, Emit
 
 RESTART_SECONDS = 0.5
 
@@ -23,7 +24,7 @@ RESTART_SECONDS = 0.5
 class Copier:
     """Relays the head's requests, and what was copied; the listener is ours, so that a new child has the same port."""
 
-    def __init__(self, loop: EventLoop, emit: Callable[..., None]) -> None:
+    def __init__(self, loop: EventLoop, emit: Emit) -> None:
         self._loop = loop
         self._emit = emit
         self._listener: socket.socket | None = None
@@ -85,9 +86,20 @@ class Copier:
     def _take(self, body: bytes) -> None:
         message = frames.unpack(body)
         if "saved" in message:
-            self._emit("saved", child=self._child, copied=True, **message["saved"])
+            saved: CopiedFiles = message["saved"]
+            self._emit(
+                {
+                    "kind": "saved",
+                    "child": self._child,
+                    "copied": True,
+                    "checkpoint": saved["checkpoint"],
+                    "serial": saved["serial"],
+                    "files": saved["files"],
+                }
+            )
         elif "uncopied" in message:
-            self._emit("uncopied", **message["uncopied"])
+            missing: CopyFailure = message["uncopied"]
+            self._emit({"kind": "uncopied", **missing})
         elif message.get("re") in self._replies:
             self._replies.pop(message["re"])(message)
 

@@ -13,6 +13,10 @@ from aboard.agent.event_loop import EventLoop
 from aboard.agent.network import port_owners
 from aboard.agent.procfs import read_owner
 
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from aboard.agent.supervisor_events import Emit
+
 # Often, once rank 0 is about to listen: the other ranks wait for it.
 SOON_SECONDS = 0.02
 HURRY_SECONDS = 10.0
@@ -71,9 +75,7 @@ class PortWatch:
     `list_pids` returns the run's processes on this node.
     """
 
-    def __init__(
-        self, loop: EventLoop, port: int, list_pids: Callable[[], set[int]], emit: Callable[..., None]
-    ) -> None:
+    def __init__(self, loop: EventLoop, port: int, list_pids: Callable[[], set[int]], emit: Emit) -> None:
         self._loop = loop
         self._port = port
         self._list_pids = list_pids
@@ -100,7 +102,7 @@ class PortWatch:
         # An unreadable or unfamiliar /proc costs the watch, not the supervisor.
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._is_ours():
-                self._emit("listening", port=self._port)
+                self._emit({"kind": "listening", "port": self._port})
                 self._turn += 1
                 return
         now = time.monotonic()
@@ -129,9 +131,18 @@ class PortWatch:
         for uid, inode, owner in strangers:
             if (uid, inode, beside) not in self._reported:
                 self._reported.add((uid, inode, beside))
-                who = {"uid": uid, "user": owner["user"], "pid": owner.get("pid", 0), "name": owner.get("name", "")}
-                who["run"] = owner.get("run", "")
-                self._emit("port_taken", port=self._port, beside=beside, **who)
+                self._emit(
+                    {
+                        "kind": "port_taken",
+                        "port": self._port,
+                        "beside": beside,
+                        "uid": uid,
+                        "user": owner["user"],
+                        "pid": owner.get("pid", 0),
+                        "name": owner.get("name", ""),
+                        "run": owner.get("run", ""),
+                    }
+                )
         return not strangers
 
 

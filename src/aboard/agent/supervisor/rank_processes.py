@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from aboard.agent.capture.launcher_captures import LauncherCaptures
     from aboard.agent.container.container_processes import ContainerProcesses
     from aboard.agent.supervisor.standby_processes import Standby
-
-    Emit = Callable[..., None]
+    from aboard.agent.supervisor_events import Emit
 
 SPOOL_LIMIT = 64 * 1024 * 1024
 # Of a trainer's metrics, while the head can't be reached.
@@ -182,7 +181,7 @@ class RankProcesses:
         finally:
             for output in outputs:
                 output.start_reading()
-        standby.call_when_ready(self._loop, lambda: self._emit("standby"))
+        standby.call_when_ready(self._loop, lambda: self._emit({"kind": "standby"}))
 
     def _use_standby(self, name: str, message: frames.Message, env: dict[str, str]) -> bool:
         """Whether the standby of its slot has become this rank; one that can't is killed."""
@@ -199,7 +198,7 @@ class RankProcesses:
             self.outputs += standby.outputs
             self._pids[standby.pid] = name
             self.states[name] = {"state": "running", "pid": standby.pid}
-            self._emit("started", child=name, pid=standby.pid, standby=True)
+            self._emit({"kind": "started", "child": name, "pid": standby.pid, "standby": True})
         return is_used
 
     def signal(self, name: str, number: int) -> None:
@@ -247,7 +246,7 @@ class RankProcesses:
                     code, exited_at = self._containers.finish(name, returned)
                 last_words = self.beacons.read_last_reports(name, code)
                 self.states[name] = {"state": "exited", "code": code}
-                self._emit("exited", exited_at, child=name, code=code, **last_words)
+                self._emit({"kind": "exited", "child": name, "code": code, **last_words}, exited_at)
             elif name is None and self._drop_standby(pid):
                 continue
             elif name is None and self._unpacks is not None:
@@ -293,7 +292,7 @@ class RankProcesses:
         if not self._unpacks.hold(message):
             return False
         self.states[name] = {"state": "unpacking"}
-        self._emit("unpacking", child=name)
+        self._emit({"kind": "unpacking", "child": name})
         return True
 
     def _start_waiting(self, starts: list[tuple[frames.Message, str]]) -> None:
@@ -384,8 +383,8 @@ class RankProcesses:
             self._report_failure(name, why)
         else:
             self.states[name] = {"state": "running", "pid": pid}
-            self._emit("started", child=name, pid=pid)
+            self._emit({"kind": "started", "child": name, "pid": pid})
 
     def _report_failure(self, name: str, why: str) -> None:
         self.states[name] = {"state": "failed"}
-        self._emit("failed", child=name, why=why)
+        self._emit({"kind": "failed", "child": name, "why": why})

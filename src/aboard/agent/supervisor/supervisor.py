@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aboard.agent.supervisor_events import EndCause, SupervisorEvent
+
 # Events are rare; a child that is restarted in a tight loop must still not fill our memory.
 EVENTS_LIMIT = 10_000
 SEND_BUFFER_LIMIT = 65536
@@ -210,15 +212,15 @@ class Supervisor:
         """Continues what a signal has stopped: without them, nobody would clean up after us or reach the head."""
         self._loop.later(CONTINUE_SECONDS, self._continue_stopped)
         if self._guard.continue_guard():
-            self._emit("continued", process="guard")
+            self._emit({"kind": "continued", "process": "guard"})
         for pid, started in list(self._bridges.items()):
             if process_tree.read_start_time(pid) != started:
                 del self._bridges[pid]
             elif process_tree.continue_stopped(pid, started):
-                self._emit("continued", process="bridge")
+                self._emit({"kind": "continued", "process": "bridge"})
         if self._guard.page[0]:
             self._guard.page[0] = 0
-            self._emit("continued", process="supervisor")
+            self._emit({"kind": "continued", "process": "supervisor"})
 
     # -- bridges -----------------------------------------------------------------------------------------
 
@@ -285,7 +287,7 @@ class Supervisor:
             self._bridge = None
             self._lost = time.monotonic()
             if not self._bridge_leaves and not self._ended:
-                self._emit("killed", process="bridge")
+                self._emit({"kind": "killed", "process": "bridge"})
 
     # -- requests from the head ------------------------------------------------------------------------------
 
@@ -397,18 +399,17 @@ class Supervisor:
 
     # -- events and output for the head -----------------------------------------------------------------------------
 
-    def _emit(self, kind: str, wall: float | None = None, **fields: Any) -> None:
-        if kind == "exited":
-            self._send_last_figures(str(fields["child"]))
+    def _emit(self, event: SupervisorEvent, wall: float | None = None) -> None:
+        if event["kind"] == "exited":
+            self._send_last_figures(event["child"])
         self._seq += 1
-        event = {"event": self._seq, "kind": kind, "wall": time.time() if wall is None else wall}
-        event.update(fields)
-        self._events.append(event)
+        frame = {"event": self._seq, "wall": time.time() if wall is None else wall, **event}
+        self._events.append(frame)
         if len(self._events) > EVENTS_LIMIT:
             self._events.popleft()
             self._lost_events += 1
         if self._bridge is not None:
-            self._bridge.send(event)
+            self._bridge.send(frame)
 
     def _send_last_figures(self, child: str) -> None:
         """Sends what a child reported since the last sample: its final step and loss."""
@@ -488,7 +489,7 @@ class Supervisor:
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    def _end(self, why: str, cause: str) -> None:
+    def _end(self, why: str, cause: EndCause) -> None:
         """TERM, then KILL after the grace; stays until its last event is acknowledged or the lease expires.
 
         A second request with a shorter grace shortens the wait.
@@ -501,7 +502,7 @@ class Supervisor:
         self._children.drop_waiting()
         self._copier.close()
         self._gpus.close()
-        self._emit("ending", why=why, cause=cause)
+        self._emit({"kind": "ending", "why": why, "cause": cause})
         self._children.terminate()
         self._terminate_step()
 
@@ -517,7 +518,7 @@ class Supervisor:
             return
         self._children.reap()
         self._stubborn = left
-        self._emit("ended", killed=len(self._killed), stubborn=sorted(left))
+        self._emit({"kind": "ended", "killed": len(self._killed), "stubborn": sorted(left)})
         self._ended = True
         if not self._stay_after_end:
             self._loop.stop()

@@ -1,12 +1,13 @@
 """Kinds of events: one class each, one codec for frames and records, and no place that forgets one."""
 
-import ast
 import json
+import runpy
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +19,7 @@ from aboard.core.run.event_codec import KINDS, decode_body, encode_body
 from aboard.core.run.event_kinds import (
     ChildReport,
     Dropped,
+    EventKind,
     Exited,
     FilesSaved,
     NodeReport,
@@ -30,6 +32,7 @@ from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.run.recovery.recovery_policy import Action
 from aboard.core.run.run_state import Run
 from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.event_log import EventLog, decode_event, read_events
 from aboard.record.json_documents import build_findings_document
 from aboard.transport.supervisor_messages import parse_event
@@ -137,20 +140,81 @@ def test_what_is_not_known_is_not_written() -> None:
     assert encode_body(replace(Started(pid=1), standby=False)) == {"pid": 1}
 
 
-def test_the_agent_reports_only_kinds_and_fields_that_have_a_class() -> None:
-    """Read from its source, which imports nothing of ours: a word or a field that is misspelled is seen here."""
-    found: dict[str, set[str]] = {}
-    for path in (ROOT / "src/aboard/agent").rglob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
-            match call:
-                case ast.Call(
-                    func=ast.Attribute(attr="_emit"), args=[ast.Constant(value=str(word)), *_], keywords=named
-                ):
-                    found.setdefault(word, set()).update(each.arg for each in named if each.arg)
+def test_the_agent_sends_the_fields_that_the_head_expects() -> None:
+    """The types that mypy holds the agent to have each field of the head's class, with its type, and no other."""
     reported = {word: kind for word, kind in KINDS.items() if issubclass(kind, ChildReport | NodeReport)}
-    assert set(found) == set(reported)
-    for word, names in found.items():
-        assert names <= {"child", "wall", *(each.name for each in fields(reported[word]))}, word
+    sent = _read_sent_fields()
+    assert set(sent) == set(reported)
+    for word, kind in reported.items():
+        expected = _list_expected_fields(kind)
+        assert _compare_fields(sent[word], expected) == [], word
+        for name in expected:
+            less = {key: field for key, field in expected.items() if key != name}
+            assert _compare_fields(sent[word], less) == [name]
+            assert _compare_fields({key: sent[word][key] for key in less}, expected) == [name]
+
+
+@pytest.mark.nightly
+def test_an_event_without_one_of_its_fields_is_a_type_error(tmp_path: Path) -> None:
+    """A supervisor that leaves out a field, or reports a kind of its own, does not pass mypy."""
+    module = ROOT / "src/aboard/agent/supervisor/supervisor.py"
+    changed = tmp_path / "supervisor.py"
+    text = module.read_text("utf-8")
+    text = text.replace(', "cause": cause}', "}").replace('{"kind": "killed",', '{"kind": "dead",')
+    changed.write_text(text, "utf-8")
+    argv = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--cache-dir", str(tmp_path / "cache")]
+    argv += ["--shadow-file", str(module), str(changed), "--follow-imports", "silent", str(module)]
+    found = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600).stdout
+    wrong = [number for number, line in enumerate(text.splitlines(), 1) if '"ending", ' in line or '"dead"' in line]
+    assert {int(line.split(":")[1]) for line in found.splitlines() if ": error: " in line} == set(wrong), found
+
+
+Fields = dict[str, tuple[bool, object]]
+
+
+def _read_sent_fields() -> dict[str, Fields]:
+    """Of each kind in the agent's stub: its fields, whether each is always sent, and its type."""
+    stub = runpy.run_path(str(ROOT / "src/aboard/agent/supervisor_events.pyi"))
+    kinds = {}
+    for each in get_args(stub["SupervisorEvent"]):
+        hints = get_type_hints(each, include_extras=True)
+        (word,) = get_args(hints.pop("kind"))
+        kinds[word] = {name: (get_origin(hint) is not NotRequired, _simplify(hint)) for name, hint in hints.items()}
+    return kinds
+
+
+def _list_expected_fields(kind: type[EventKind]) -> Fields:
+    hints = get_type_hints(kind)
+    made: Any = kind
+    expected: Fields = {each.name: (each.default is MISSING, _simplify(hints[each.name])) for each in fields(made)}
+    return {**expected, "child": (True, str)} if issubclass(kind, ChildReport) else expected
+
+
+def _simplify(hint: Any) -> object:
+    """A type as JSON has it: text is text, and a tuple is a list."""
+    options = [each for each in get_args(hint) if each is not NoneType]
+    match get_origin(hint):
+        case origin if origin is NotRequired or origin in (Union, UnionType):
+            (only,) = options
+            return _simplify(only)
+        case origin if origin is Literal:
+            return frozenset(options)
+        case origin if origin in (list, tuple):
+            return [_simplify(options[0])]
+        case _:
+            return str if hint is Untrusted else hint
+
+
+def _compare_fields(sent: Fields, expected: Fields) -> list[str]:
+    """The fields that only one side has, that differ in their type, or that are required and not always sent."""
+    return [
+        name
+        for name in sent | expected
+        if name not in sent
+        or name not in expected
+        or sent[name][1] != expected[name][1]
+        or sent[name][0] < expected[name][0]
+    ]
 
 
 @pytest.mark.ci
