@@ -40,7 +40,7 @@ def hosts() -> Iterator[Launches]:
     with build_sandbox("simulated", nodes=2, slots=2) as box:
         made = Launches(box, slots=2)
         source = Path(simulated_gpus.__file__).parent
-        for name in ("startup/sitecustomize.py", "torch_patches.py"):
+        for name in ("startup/sitecustomize.py", "torch_patches.py", "attention_kernels.py"):
             script = f"mkdir -p {PLACE}/startup && cat > {PLACE}/{name}"
             assert box.head.run(["sh", "-c", script], input=(source / name).read_text()).returncode == 0
         yield made

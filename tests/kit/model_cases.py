@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from live_bytes import LiveByteCounter
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from aboard.core.plan.training_settings import Adapter, Training
@@ -26,8 +27,9 @@ from aboard.trainer.data.sampling.packed_sequences import PackedSequence
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw
 from aboard.trainer.distributed.auto_sharding import find_best_layout
 from aboard.trainer.distributed.rank_context import RankContext, join_process_group, leave_process_group
+from aboard.trainer.memory.activations import Precision
 from aboard.trainer.memory.advice import list_changes
-from aboard.trainer.memory.estimate import estimate_memory, profile_model
+from aboard.trainer.memory.estimate import _estimate_activations, estimate_memory, profile_model
 from aboard.trainer.memory.out_of_memory import explain_out_of_memory
 from aboard.trainer.memory.worker import answer_request
 from aboard.trainer.model.attention_masks import AttentionMasks, build_masks
@@ -377,6 +379,35 @@ def activations_told_and_kept(folder: Path, **changed: Any) -> tuple[int, int]:
         kept = meter.now()
         loss.backward()
     return told.activations or 0, kept
+
+
+def saved_told_and_kept(its: Training) -> tuple[str, int, int]:
+    """Of one forward of packed rows: the attention that was chosen, what was told, and what is there at its end.
+
+    Without weights, those that are gathered, and the copies of weights that autocast keeps.
+    """
+    world = replace(join_process_group(its), keep=False, hold=False)
+    profile = profile_model(its)
+    precision: Precision = "half" if world.mesh is not None else "autocast"
+    told = _estimate_activations(profile, its, precision if its.bf16 else "full")
+    assert told is not None
+    engine = build_engine(its, world)
+    chosen = its.attn_implementation != "auto"
+    masks = build_masks(engine.module, torch.bfloat16 if its.bf16 else torch.float32, world.device, chosen=chosen)
+    micro = _full_length_batch(its, masks)
+    meter = LiveByteCounter()
+    with meter:
+        loss = engine.model(**masks.inputs(micro.to(world.device))).logits[:, :1].float().sum()
+        kept = meter.now()
+        loss.backward()
+    if world.mesh is not None:
+        kept -= sum(each.nbytes for each in engine.module.parameters() if not isinstance(each, DTensor))
+    elif not its.gradient_checkpointing:
+        kept -= profile.sizes.copied * (2 if its.bf16 else 4)
+    leave_process_group(world)
+    each = told.entering if its.gradient_checkpointing else told.layer
+    each += told.matmuls if its.gradient_checkpointing == "selective" else 0
+    return masks.attention, told.masks + told.layers * each, kept
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from simulated_gpus import attention_kernels
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.masking_utils import create_masks_for_generate
 
 from aboard.trainer.data.sampling.packed_sequences import PackedSequence
 from aboard.trainer.model.attention_masks import build_masks
+from aboard.trainer.model.varlen_attention import VARLEN, register_varlen
 
 LENGTHS = ((5, 19, 9), (30,), (2, 2, 2, 25))
 
@@ -56,12 +58,54 @@ def flat_apart(folder: Path) -> float:
     wanted = torch.cat([_separate(model, row)[torch.from_numpy(np.flatnonzero(row.mask) - 1)] for row in rows()])
     AttentionInterface.register("flash_attention_2", _by_ends)
     model.config._attn_implementation_internal = "flash_attention_2"
-    how = build_masks(model, torch.float32)
+    return float((_flat_logits(model) - wanted).abs().max())
+
+
+def _flat_logits(model: torch.nn.Module) -> torch.Tensor:
+    how = build_masks(model, torch.float32)  # type: ignore[arg-type] # as transformers' types have it
     micro = how.collate()(rows())
     assert micro.input_ids.shape[0] == 1
     with torch.no_grad():
-        found = model(**how.inputs(micro)).logits[0]
-    return float((found - wanted).abs().max())
+        logits: torch.Tensor = model(**how.inputs(micro)).logits[0]
+    return logits
+
+
+def varlen_apart(folder: Path) -> tuple[float, float, float]:
+    """How far torch's kernel, as it is called, is from a plain function: in logits, outputs of a layer, and gradients.
+
+    The kernel is a reference for it, on the CPU and in float32.
+    """
+    library = attention_kernels.install((9, 0), key="CPU", float32=True)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        wanted = torch.cat([_separate(model, row)[torch.from_numpy(np.flatnonzero(row.mask) - 1)] for row in rows()])
+        model.set_attn_implementation(register_varlen())
+        logits = float((_flat_logits(model) - wanted).abs().max())
+        module = model.model.layers[0].self_attn
+        given = _attention_inputs(module)
+        ours, plain = (_attend(function, module, given) for function in (AttentionInterface()[VARLEN], _by_ends))
+    finally:
+        library._destroy()
+    outputs, *gradients = (float((one - other).abs().max()) for one, other in zip(ours, plain, strict=True))
+    return logits, outputs, max(gradients)
+
+
+def _attention_inputs(module: Any) -> list[torch.Tensor]:
+    """Queries, keys and values of three documents and padding."""
+    heads, width = module.config.num_attention_heads, module.head_dim
+    draw = torch.Generator().manual_seed(5)
+    shapes = (heads, *[heads // module.num_key_value_groups] * 2)
+    return [torch.randn(1, count, 48, width, generator=draw) for count in shapes]
+
+
+def _attend(function: Any, module: Any, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Outputs and gradients."""
+    inputs = [each.clone().requires_grad_() for each in given]
+    ends = torch.tensor([0, 5, 24, 33, 48], dtype=torch.int32)
+    window = getattr(module.config, "sliding_window", None)
+    named = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 19, "max_length_k": 19}
+    out, _ = function(module, *inputs, None, scaling=module.scaling, sliding_window=window, **named)
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), inputs)]
 
 
 def _by_ends(

@@ -8,7 +8,7 @@ import pytest
 from tiny import FAMILIES, tiny_data
 from train_cases import curve, lines, seeded, touched, trained
 from train_crew import Crew
-from train_packed import apart, flat_apart, masks_alike
+from train_packed import apart, flat_apart, masks_alike, varlen_apart
 from train_reference import loss_of, reference_of, references
 
 from aboard.core.plan.training_settings import Training
@@ -150,6 +150,22 @@ def test_bug_11_documents_of_a_bin_do_not_see_each_other(family: str, attention:
 def test_bug_11_nor_do_they_where_a_kernel_is_told_their_ends(family: str, shelf: Path, crew: Crew) -> None:
     """What flash-attn's kernel would be given, without a mask, keeps documents apart; the kernel itself needs a GPU."""
     assert crew.run(1, flat_apart, shelf / family)[0] < 2e-5
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gemma2"])
+def test_bug_11_nor_do_they_by_the_kernel_that_torch_has(family: str, shelf: Path, crew: Crew) -> None:
+    """Ends, windows and grouped heads are those of a plain function, forward and backward, by a reference kernel."""
+    logits, outputs, gradients = crew.run(1, varlen_apart, shelf / family)[0]
+    assert logits < 2e-5
+    assert outputs < 1e-5
+    assert gradients < 1e-5
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", ["gemma2", "mistral"])
+def test_bug_11_nor_do_they_in_flex_attention(family: str, shelf: Path, crew: Crew) -> None:
+    """It caps scores and is told which blocks of them to compute; compiled for a CPU here."""
+    assert crew.run(1, apart, shelf / family, "flex_attention", "each")[0] < 2e-5
 
 
 def test_bug_18_resume_in_a_later_epoch_keeps_its_order(settled: Settled, crew: Crew) -> None:

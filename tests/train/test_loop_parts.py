@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
@@ -26,6 +27,7 @@ from aboard.trainer.metrics.time_ledger import TimeLedger
 from aboard.trainer.model.attention_masks import build_masks
 from aboard.trainer.model.loss import compute_loss_sum
 from aboard.trainer.model.meta_model import build_with_attention, can_import
+from aboard.trainer.model.varlen_attention import VARLEN
 from aboard.trainer.prefetch import Prefetcher
 from aboard.trainer.progress import TrainingProgress
 
@@ -172,6 +174,66 @@ def test_all_layers_share_one_mask_of_a_packed_row() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(**masks.inputs(micro))
     assert list(saved.values()) == [2 * length * length]
+
+
+_HALF, _FULL = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "dtype", "capability", "attention", "why"),
+    [
+        ("llama", {}, _HALF, (8, 0), VARLEN, None),
+        ("mistral", {"sliding_window": 8}, torch.float16, (9, 0), VARLEN, None),
+        ("llama", {}, _FULL, (9, 0), "sdpa", "no kernel for float32"),
+        ("llama", {}, torch.float16, (7, 5), "sdpa", "a GPU of the Ampere generation"),
+        ("llama", {"head_dim": 512}, _HALF, (9, 0), "sdpa", "heads of up to 256"),
+        ("llama", {"attention_dropout": 0.1}, _HALF, (9, 0), "sdpa", "dropout"),
+        ("gemma2", {}, _HALF, (9, 0), "eager", "needs Triton"),
+        ("mpt", {}, _HALF, (9, 0), "eager", "can't replace this model's"),
+    ],
+)
+def test_a_gpu_separates_documents_without_masks_if_it_can(
+    family: str,
+    changed: dict[str, Any],
+    dtype: torch.dtype,
+    capability: tuple[int, int],
+    attention: str,
+    why: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By torch's kernel for documents; otherwise the log says what masks cost, and why they are needed."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 64, "pad_token_id": 0}
+    for chosen in (False, True):
+        config = AutoConfig.for_model(family, num_hidden_layers=2, **{**shape, **changed})
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        before = model.config._attn_implementation
+        masks = build_masks(model, dtype, torch.device("cuda"), chosen=chosen)
+        assert model.config._attn_implementation.replace("aboard_sdpa", "sdpa") == (before if chosen else attention)
+        told = masks.describe_cost(2, 4096)
+        if why is None and not chosen:
+            assert told is None
+            assert masks.collate().flat
+        else:
+            wanted = f"attn_implementation is {before}" if chosen else str(why)
+            assert told is not None
+            assert wanted in told
+
+
+def test_what_masks_cost_is_told_for_all_kinds_of_layers() -> None:
+    """Rows × length² numbers of the compute type for each kind, in one line."""
+    told = replace(build_masks(_tiny_llama(), _HALF), why_dense="of a reason").describe_cost(4, 8192)
+    assert told == "packed rows need masks, which take 512 MiB and rule out the fastest kernels: of a reason"
+
+
+def _tiny_llama() -> PreTrainedModel:
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "vocab_size": 64}
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("llama", num_hidden_layers=1, **shape), dtype=torch.float32
+    )
+    return model
 
 
 @pytest.mark.parametrize(("family", "attention", "kinds"), [("llama", "sdpa", 1), ("gemma2", "eager", 2)])

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import simulated_gpus
+from model_cases import training, without_weights
 from train_cases import curve, trained_by_maths
 from train_crew import Crew
 
@@ -48,7 +50,10 @@ def list_hidden_waits(run: simulated_gpus.SimulatedRun, *, offloaded: bool = Fal
 
 
 def compare(settled: Settled, crew: Crew, tmp_path: Path, **changed: Any) -> None:
-    """The same training on 2 nodes × 2 simulated GPUs and on CPUs: no wait between log lines, and the same losses."""
+    """The same training on 2 nodes × 2 simulated GPUs and on CPUs: no wait between log lines, and the same losses.
+
+    Attention in half precision is given the ends of documents instead of masks; then losses are close.
+    """
     usual = {"max_steps": 6, "logging_steps": 3, "gradient_accumulation_steps": 2, "bf16": True}
     training = settled(**{**usual, **changed}, device="cuda")
     run = simulated_gpus.train(tmp_path, asdict(training), nodes=2, ranks=2)
@@ -59,13 +64,16 @@ def compare(settled: Settled, crew: Crew, tmp_path: Path, **changed: Any) -> Non
     reference = settled(**{**usual, **changed}, device="cpu", output_dir=str(tmp_path / "cpu"))
     crew.run(4, trained_by_maths, reference, nodes=2)
     losses = [loss for loss, _norm in on_gpus]
-    # The same kernels in the same order.
-    assert losses == pytest.approx([loss for loss, _norm in curve(reference)], abs=1e-6)
+    masked = training.attn_implementation != "auto" or training.precision == "float32"
+    assert ("packed rows need masks" in run.output) == masked
+    # With masks, the same kernels in the same order.
+    close = 1e-6 if masked else 1e-3
+    assert losses == pytest.approx([loss for loss, _norm in curve(reference)], abs=close)
     assert len(losses) == 2
 
 
 def test_no_rank_waits_for_its_gpu_between_two_log_lines(settled: Settled, crew: Crew, tmp_path: Path) -> None:
-    """Sharded within nodes, in bf16, with accumulation; losses are those of CPUs."""
+    """Sharded within nodes, in bf16, with accumulation; losses are those of CPUs, although rows have no masks."""
     compare(settled, crew, tmp_path, sharding="hybrid")
 
 
@@ -74,7 +82,9 @@ def test_no_rank_waits_for_its_gpu_between_two_log_lines(settled: Settled, crew:
     "changed",
     [
         {"sharding": "full"},
+        {"sharding": "full", "attn_implementation": "sdpa"},
         {"sharding": "none"},
+        {"sharding": "full", "family": "mistral"},
         {"sharding": "full", "cpu_offload": True},
         {"sharding": "full", "chunked_loss": True},
         {"sharding": "hybrid", "gradient_checkpointing": "selective"},
@@ -93,6 +103,40 @@ def test_no_rank_waits_for_its_gpu_between_two_log_lines(settled: Settled, crew:
 def test_no_layout_has_a_hidden_wait(changed: dict[str, Any], settled: Settled, crew: Crew, tmp_path: Path) -> None:
     """Nor one of the other variants of loss, checkpointing, optimizer and precision."""
     compare(settled, crew, tmp_path, **changed)
+
+
+_WIDE = {
+    "vocab_size": 256,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.nightly
+def test_activations_are_told_within_a_tenth_of_what_the_kernels_of_gpus_keep(crew: Crew, tmp_path: Path) -> None:
+    """Of all heads, grouped heads and windows, replicated and sharded, with and without checkpointing, packed."""
+    families = {
+        "llama": {},
+        "qwen2": {"num_key_value_heads": 2},
+        "mistral": {"num_key_value_heads": 4, "sliding_window": 64},
+    }
+    for family, own in families.items():
+        crew.run(1, partial(without_weights, tmp_path / family, family, **{**_WIDE, **own}))
+    usual: dict[str, Any] = {"from_scratch": True, "bf16": True, "device": "cuda", "max_length": 512}
+    trainings = [
+        training(tmp_path / family, sharding=sharding, gradient_checkpointing=checkpointing, **usual)
+        for family in families
+        for sharding in ("none", "full")
+        for checkpointing in (False, "selective")
+    ]
+    found = simulated_gpus.measure_saved([asdict(each) for each in trainings])
+    assert {attention for attention, _, _ in found} == {"aboard_varlen"}
+    assert [one for one in found if abs(one[1] / one[2] - 1) > 0.1] == []
+    assert len(found) == 12
 
 
 @pytest.mark.nightly

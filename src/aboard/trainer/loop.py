@@ -53,7 +53,12 @@ def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHI
             stepper.loss_scale.restore(checkpoints.state["loss_scale"])
         set_first_step(progress.step)
         report.begin(progress.step, peers, checkpoints.state)
-        for note in (*stepper.engine.notes, *checkpoints.notes):
+        masks_note = stepper.masks.describe_cost(training.per_device_train_batch_size, training.max_length)
+        for note in (
+            *stepper.engine.notes,
+            *([masks_note] if stream.packed and masks_note else ()),
+            *checkpoints.notes,
+        ):
             report.say(note)
 
         batches = _plan_batches(training, context, stream)
@@ -118,7 +123,12 @@ def _build_stepper(training: Training, context: RankContext, ledger: TimeLedger)
         world=context,
         engine=engine,
         optimizer=build_optimizer(training, engine.module),
-        masks=build_masks(engine.module, DTYPES[training.precision]),
+        masks=build_masks(
+            engine.module,
+            DTYPES[training.precision],
+            context.device,
+            chosen=training.attn_implementation != "auto",
+        ),
         statistics=StepStatistics(),
         ledger=ledger,
         # Beside the gradients that it scales.

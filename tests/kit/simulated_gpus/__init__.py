@@ -105,3 +105,12 @@ def train(
     assert done.returncode == 0, output
     lines = waits.read_text().splitlines() if waits.exists() else []
     return SimulatedRun(waits=[json.loads(line) for line in lines], output=output)
+
+
+def measure_saved(trainings: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
+    """For each training the attention that was chosen, and the bytes that its forward keeps: told, and measured."""
+    argv = (sys.executable, str(HERE / "measure_saved.py"), json.dumps(trainings))
+    variables = {**os.environ, **environment(2), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(argv, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]

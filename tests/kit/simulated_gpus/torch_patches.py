@@ -26,6 +26,8 @@ CAPABILITY = tuple(int(part) for part in os.environ.get("SIMULATED_GPUS_CAPABILI
 MEMORY = int(float(os.environ.get("SIMULATED_GPUS_GIB", "79.1")) * 2**30)
 NAME = os.environ.get("SIMULATED_GPUS_NAME", "NVIDIA H100 80GB HBM3")
 NCCL_VERSION = (2, 29, 7)
+# Registered for as long as these live.
+KERNELS: list[Any] = []
 
 
 def install() -> None:
@@ -56,6 +58,7 @@ class TorchFinder:
             patch_memory(device)
             patch_process_groups(device)
             log_waits(device)
+            KERNELS.append(load_beside("attention_kernels").install(CAPABILITY))
 
         spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
         return spec
@@ -70,6 +73,16 @@ def load_device() -> Any:
     device.set_count(count_visible())
     device.limit(MEMORY)
     return device
+
+
+def load_beside(name: str) -> Any:
+    """A module of this directory, which is not in the path of what runs."""
+    spec = importlib.util.spec_from_file_location(f"simulated_gpus_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def import_any(name: str) -> Any:
@@ -255,6 +268,8 @@ def patch_memory(device: Any) -> None:
     """Pinned memory, and storages on the device that are resized."""
     torch = import_any("torch")
 
+    # Cached: `with torch.device("meta")` applies to the functions that it lists, the original torch.empty among them.
+    import_any("torch.utils._device")._device_constructors()
     empty, resize = torch.empty, torch.UntypedStorage.resize_
 
     def pin_memory(self: Any, device_: Any = None) -> Any:

@@ -18,8 +18,9 @@ from aboard.trainer.memory.activations import (
     read_mlp_width,
 )
 from aboard.trainer.memory.model_states import FULL, ModelSizes, estimate_states, measure_model
+from aboard.trainer.model.attention_masks import needs_masks, replace_dense_attention
 from aboard.trainer.model.chunked_loss import count_chunk_rows, find_chunking_obstacle
-from aboard.trainer.model.meta_model import build_on_meta, find_layers
+from aboard.trainer.model.meta_model import DTYPES, build_on_meta, find_layers
 from aboard.trainer.model.packing_support import find_packing_obstacle
 
 # The process itself, and the fragmentation of its allocator. On a GPU, that is CUDA's context, NCCL's buffers and
@@ -101,6 +102,11 @@ def profile_model(training: Training) -> ModelProfile:
     """Profiles the model, built on meta from the config of its directory."""
     built = build_on_meta(training, torch.device("cpu"))
     blocks = find_layers(built)
+    device, chosen = (
+        torch.device("cuda" if training.device == "cuda" else "cpu"),
+        training.attn_implementation != "auto",
+    )
+    replace_dense_attention(built, DTYPES[training.precision], device, chosen=chosen)
     why_not_apart, why_not_chunked = find_packing_obstacle(built), find_chunking_obstacle(built)
     adapter = None
     if training.adapter is not None:
@@ -191,7 +197,7 @@ def _estimate_activations(profile: ModelProfile, training: Training, precision: 
         batch=training.per_device_train_batch_size,
         length=training.max_length,
         precision=precision,
-        packed=not training.attn_implementation.startswith("flash"),
+        packed=needs_masks(profile.config._attn_implementation),  # noqa: SLF001 - transformers has no other way to ask
         norms=profile.norms,
         adapter=profile.adapter,
         # As on GPUs, where a chunk is larger.

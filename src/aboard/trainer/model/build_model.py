@@ -124,6 +124,7 @@ def _describe_sharding(context: RankContext, *, offload: bool) -> str:
 # What selective checkpointing keeps: outputs of linear layers and of fused attention, which cost most to recompute.
 _KEPT_OPERATORS = {
     *("aten::mm", "aten::addmm", "aten::_grouped_mm", "bitsandbytes::gemm_4bit", "flash_attn_3::fwd"),
+    "torch_attn::_varlen_attn",
     *("flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_varlen_forward"),
     *(f"aten::_scaled_dot_product_{kind}_attention" for kind in ("cudnn", "efficient", "flash")),
     "aten::_scaled_dot_product_flash_attention_for_cpu",

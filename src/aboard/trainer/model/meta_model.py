@@ -23,8 +23,8 @@ DTYPES: Mapping[Precision, torch.dtype] = MappingProxyType(
 )
 # Far above any model: with more, somebody means to keep us busy.
 _MOST_MODULES = 10_000
-# The CUDA compute capability that flash-attn needs, also in fp16: Ampere.
-_FLASH_SINCE = (8, 0)
+# The CUDA compute capability that flash attention needs, also in fp16: Ampere.
+FLASH_SINCE = (8, 0)
 
 
 def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
@@ -128,7 +128,7 @@ def list_attentions(training: Training, device: torch.device) -> tuple[str | Non
     if training.attn_implementation != "auto":
         return (training.attn_implementation,)
     usable = device.type == "cuda" and training.precision != "float32"
-    if usable and torch.cuda.get_device_capability(device) >= _FLASH_SINCE and can_import("flash_attn"):
+    if usable and torch.cuda.get_device_capability(device) >= FLASH_SINCE and can_import("flash_attn"):
         return ("flash_attention_2", None)
     return (None,)
 
