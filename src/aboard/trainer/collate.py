@@ -23,7 +23,7 @@ class MicroBatch:
     """A micro-batch: `documents` numbers the documents of each row, padding last; None if each row is one document.
 
     `keep` are the positions, per row or shared by all rows, that predict a supervised token, and `labels` their
-    targets. `ends` are the ends of documents with all rows concatenated, `longest` is the longest document.
+    targets. `ends` are the ends of documents with all rows concatenated; no document is longer than `longest`.
     `dropout_keys` are the tokens' half of an adapter's dropout masks, if it has dropout.
     """
 
@@ -35,6 +35,7 @@ class MicroBatch:
     ends: Tensor | None
     dropout_keys: Tensor | None
     longest: int
+    fixed: bool
     tokens: int
     supervised: int
 
@@ -57,18 +58,21 @@ class Collator:
     """The layout that this model needs: rows concatenated (`flat`), and the positions that it computes logits for.
 
     `keeps` is "each" if every row may have its own positions, "all" if rows share them, "none" if the model always
-    computes every position.
+    computes every position. With `fixed`, micro-batches have this number of rows and this length, for the compiler.
     """
 
     flat: bool = False
     keeps: LogitPositions = "each"
+    fixed: tuple[int, int] | None = None
 
     def __call__(
         self, bins: Sequence[PackedSequence], dropout_keys: Sequence[NDArray[np.int32]] | None = None
     ) -> MicroBatch:
         """Collates; an empty micro-batch becomes a row of padding without loss, which keeps the ranks in step."""
-        rows = [_build_row(each) for each in bins] or [_Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))]
+        rows = [_build_row(each) for each in bins] or [_PADDING]
         tokens = sum(len(each.ids) for each in bins)
+        if self.fixed is not None and not self.flat:
+            rows += [_PADDING] * (self.fixed[0] - len(rows))
         if not self.flat:
             return self._build_batch(rows, dropout_keys, tokens)
         joined = None if dropout_keys is None else [np.concatenate([*dropout_keys, np.zeros(0, np.int32)])]
@@ -77,15 +81,17 @@ class Collator:
     def _build_batch(
         self, rows: Sequence["_Row"], dropout_keys: Sequence[NDArray[np.int32]] | None, tokens: int
     ) -> MicroBatch:
-        length = -(-max(len(row.ids) for row in rows) // GRAIN) * GRAIN
+        count, limit = self.fixed or (len(rows), 0)
+        least = max(limit * (count if self.flat else 1), *(len(row.ids) for row in rows))
+        length = -(-least // GRAIN) * GRAIN
         ids = np.zeros((len(rows), length), np.int64)
         positions = np.zeros((len(rows), length), np.int64)
         documents = np.zeros((len(rows), length), np.int32)
         several = False
         ends: list[int] = []
         for place, row in enumerate(rows):
-            lengths = row.lengths if len(row.ids) == length else (*row.lengths, length - len(row.ids))
-            sizes = np.asarray(lengths, np.int64)
+            padding = [min(limit or length, length - at) for at in range(len(row.ids), length, limit or length)]
+            sizes = np.asarray([*row.lengths, *padding], np.int64)
             last = np.cumsum(sizes)
             ids[place, : len(row.ids)] = row.ids
             positions[place] = np.arange(length) - np.repeat(last - sizes, sizes)
@@ -101,7 +107,8 @@ class Collator:
             labels=torch.from_numpy(labels),
             ends=torch.tensor([0, *ends], dtype=torch.int32) if self.flat else None,
             dropout_keys=None if dropout_keys is None else _pad_keys(dropout_keys, ids.shape),
-            longest=int(np.diff([0, *ends]).max()),
+            longest=limit or int(np.diff([0, *ends]).max()),
+            fixed=self.fixed is not None,
             tokens=tokens,
             supervised=sum(len(row.labels[0]) for row in rows),
         )
@@ -136,6 +143,10 @@ class _Row:
     ids: NDArray[np.int64]
     lengths: tuple[int, ...]
     labels: _Labels = _NO_LABELS
+
+
+# What an empty micro-batch consists of.
+_PADDING = _Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))
 
 
 def _build_row(each: PackedSequence) -> _Row:

@@ -43,7 +43,8 @@ def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHI
     with MetricsReporter(training, main=context.main) as report, time_collective_waits(context, ledger):
         peers = RankConsensus(context)
         stream = open_training_data(training.data)
-        stepper = _build_stepper(training, context, ledger)
+        fixed = training.torch_compile and stream.packed
+        stepper = _build_stepper(training, context, ledger, fixed_length=fixed)
         if stream.packed and stepper.masks.why_not is not None:
             raise build_packing_error(stepper.masks.why_not)
         booked = partial(ledger.count_as, "checkpoint")
@@ -53,12 +54,7 @@ def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHI
             stepper.loss_scale.restore(checkpoints.state["loss_scale"])
         set_first_step(progress.step)
         report.begin(progress.step, peers, checkpoints.state)
-        masks_note = stepper.masks.describe_cost(training.per_device_train_batch_size, training.max_length)
-        for note in (
-            *stepper.engine.notes,
-            *([masks_note] if stream.packed and masks_note else ()),
-            *checkpoints.notes,
-        ):
+        for note in (*stepper.engine.notes, *_describe_masks(stepper, stream), *checkpoints.notes):
             report.say(note)
 
         batches = _plan_batches(training, context, stream)
@@ -74,7 +70,9 @@ def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHI
         )
         make = BatchBuilder(
             read=stream.read,
-            collate=stepper.masks.collate(),
+            collate=stepper.masks.collate(
+                (training.per_device_train_batch_size, training.max_length) if fixed else None
+            ),
             device=context.device,
             dropout_seed=None if stepper.engine.dropout_keys is None else training.seed,
         )
@@ -116,8 +114,8 @@ def train(training: Training, context: RankContext, earlier: EarlierTime = NOTHI
     return stop_request
 
 
-def _build_stepper(training: Training, context: RankContext, ledger: TimeLedger) -> Stepper:
-    engine = build_engine(training, context)
+def _build_stepper(training: Training, context: RankContext, ledger: TimeLedger, *, fixed_length: bool) -> Stepper:
+    engine = build_engine(training, context, fixed_length=fixed_length)
     return Stepper(
         training=training,
         world=context,
@@ -134,6 +132,13 @@ def _build_stepper(training: Training, context: RankContext, ledger: TimeLedger)
         # Beside the gradients that it scales.
         loss_scale=LossScale(engine.parameters[0].device) if training.precision == "float16" else None,
     )
+
+
+def _describe_masks(stepper: Stepper, stream: TrainingData) -> Iterator[str]:
+    its = stepper.training
+    cost = stepper.masks.describe_cost(its.per_device_train_batch_size, its.max_length) if stream.packed else None
+    if cost is not None:
+        yield cost
 
 
 def _rehearse_first(stepper: Stepper, ready_steps: Iterable[PreparedStep]) -> Iterator[PreparedStep]:

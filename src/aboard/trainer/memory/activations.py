@@ -13,7 +13,7 @@ from aboard.lazy_dataclass import dataclass
 Precision = Literal["full", "half", "autocast"]
 
 # Norms and residuals of one layer, in bytes per hidden unit of a token.
-NORMS: dict[Precision, float] = {"full": 24.0, "half": 16.0, "autocast": 33.0}
+NORMS: dict[Precision, float] = {"full": 24.0, "half": 16.0, "autocast": 31.0}
 # A norm whose weight is frozen doesn't save what it multiplies; autocast copies the input of each adapter's matrix.
 FROZEN_NORMS: dict[Precision, float] = {"full": 16.0, "half": 12.0, "autocast": 20.0}
 # Models that also norm a layer's output (Gemma 2, OLMo 2) save that too.
@@ -78,6 +78,8 @@ def estimate_activations(
     eager = config._attn_implementation == "eager"  # noqa: SLF001 - transformers has no other way to ask
     # Softmax in fp32, its cast, and the scores before it.
     square = heads * length * (FULL + 2 * size) if eager else 0
+    # With a mask, keys and values are repeated for each head.
+    pairs = heads if packed else pairs
     layer = (
         (NORMS if adapter is None else FROZEN_NORMS)[precision]
         * (SANDWICH if norms > 2 else 1.0)  # noqa: PLR2004 - one before attention, one before the rest

@@ -14,6 +14,7 @@ from torch import nn
 from aboard.core.plan.training_settings import Optim, Training
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.distributed.device_mesh import ShardingKind, require_even_ranks
+from aboard.trainer.model.meta_model import find_untied_ends
 from aboard.trainer.optimizer.build_optimizer import count_state_bytes, find_layer_matrices
 
 if TYPE_CHECKING:
@@ -36,14 +37,16 @@ class TensorSize:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Sizes of a model: the weights of each group that is gathered together, the root's first, then each layer's.
+    """Sizes of a model: the weights of each group that is gathered together.
 
+    The root's first, then the embedding's and the head's, unless they are tied and in the root's, then each layer's.
     `embedding` counts the embedding's numbers if it is trained; `copied` those of matrices that autocast copies.
     """
 
     groups: tuple[tuple[TensorSize, ...], ...]
     embedding: int
     tied: bool
+    ends: int
     copied: int
     buffers: int
     # Bytes of the largest quantized weight while it is multiplied: dequantized, and cast.
@@ -71,10 +74,11 @@ class StateMemory:
 
 def measure_model(model: "PreTrainedModel", layers: Sequence[nn.Module]) -> ModelSizes:
     counted: set[int] = set()
+    ends = find_untied_ends(model)
     hidden = find_layer_matrices(model)
     quantized: dict[int, Any] = {id(each.weight): each for each in model.modules() if hasattr(each, "quantize")}
     groups = []
-    for module in (*layers, model):
+    for module in (*ends, *layers, model):
         own = [each for each in module.parameters() if id(each) not in counted]
         counted |= set(map(id, own))
         groups.append(
@@ -92,6 +96,7 @@ def measure_model(model: "PreTrainedModel", layers: Sequence[nn.Module]) -> Mode
         groups=(groups[-1], *groups[:-1]),
         embedding=sum(each.numel() for each in lookup.values() if each.requires_grad),
         tied=tied,
+        ends=len(ends),
         copied=sum(numbers for key, numbers in copied.items() if tied or key not in lookup),
         buffers=sum(each.nbytes for each in model.buffers()),
         dequantized=max(map(_count_dequantized, quantized.values()), default=0),
@@ -146,27 +151,36 @@ def _estimate_replicated(model: ModelSizes, training: Training, ranks: int) -> S
 def _estimate_sharded(
     model: ModelSizes, training: Training, *, shards: int, replicas: int, keep: bool, hold: bool
 ) -> StateMemory:
-    """FSDP: a rank has its shard and gathers one layer at a time; the root's own weights stay gathered throughout."""
+    """FSDP: a rank has its shard and gathers one layer at a time; the root's own weights stay gathered throughout.
+
+    An untied head stays gathered from its forward to its backward, and the backward doesn't gather the embedding.
+    """
     micro, half = training.micro_batches(shards * replicas), training.precision != "float32"
     size = HALF if half else FULL
     accumulated = micro > 1
     # Gathered weights are in the type that is computed in, gradients in theirs until they are sent.
     gathered = [_count_bytes(group, HALF if half else None) for group in model.groups]
-    root, layer = gathered[0], max(gathered[1:], default=0)
     trained = [_count_numbers(_list_trained(group)) for group in model.groups]
-    trained_root, trained_layer = trained[0], max(trained[1:], default=0)
     parts = [_count_shard(_list_trained(group), shards) for group in model.groups]
-    part, layers_part = sum(parts), sum(parts[1:])
+    first = 1 + model.ends
+    root, layer = gathered[0], max(gathered[first:], default=0)
+    end = gathered[first - 1] if model.ends else 0
+    # The weights whose gradients come last: those of the root, with a tied embedding, or those of an untied one.
+    trained_last, trained_layer = trained[1 if model.ends else 0], max(trained[first:], default=0)
+    part = sum(parts)
+    before_last = part - parts[1 if model.ends else 0]
     weights = sum(_count_shard_bytes(group, shards) for group in model.groups)
     optimizer = _count_optimizer_bytes(model, training.optim, shards=shards)
     stays = weights + optimizer
     # Between micro-batches, what was reduced within a node waits for the other nodes' part.
-    deferred = FULL * layers_part if replicas > 1 and not hold and micro > (2 if keep else 1) else 0
+    deferred = FULL * before_last if replicas > 1 and not hold and micro > (2 if keep else 1) else 0
     before = (FULL * model.trained if hold else FULL * part + deferred) if accumulated else 0
-    # The head's gradient waits here until the root's is complete.
-    head = size * model.embedding
-    # A layer's gradients: in the compute type, as a message in fp32, and reduced.
-    message = size * trained_layer + FULL * (trained_layer + trained_layer // shards)
+    # A tied head's gradient waits here until the root's is complete; an untied one's is sent at once.
+    waiting = 0 if model.ends else size * model.embedding
+    head = size * trained[first - 1] if model.ends else waiting
+    # A layer's gradients: in the compute type, as a message in fp32, and reduced. An untied head's are like them.
+    message = _count_message(trained_layer, size, shards)
+    end_message = _count_message(trained[first - 1], size, shards) if model.ends else 0
     added = keep and hold and accumulated and not half
     if added:
         # Accumulated in the type that is sent: new gradients are added, and sent from there.
@@ -177,23 +191,24 @@ def _estimate_sharded(
         )
     elif keep:
         forward = stays + before + sum(gathered) + head
-        within = forward + message
+        within = forward - head + max(waiting + message, end_message)
     else:
-        # One layer in use, the next being gathered, and the message that carries it.
-        forward = stays + before + root + 3 * layer + head
+        # One layer in use, the next being gathered, and the message that carries it; the last one is before the head.
+        forward = stays + before + root + max(3 * layer + waiting, layer + 2 * end, end + head + 2 * layer)
         # While earlier gradients are reduced, the next layer is being gathered as well.
         ahead = layer if accumulated and not hold and replicas == 1 else 0
-        within = stays + max(before, FULL * layers_part) + root + layer + ahead + head + message
-    # The root's gradients come last. Between micro-batches, kept weights are all gathered by then.
-    last = stays + (FULL * part + deferred if accumulated else FULL * layers_part)
-    last += FULL * (trained_root + trained_root // shards)
+        sent = max(waiting + message, end_message)
+        within = stays + max(before, FULL * before_last) + root + layer + ahead + sent
+    # The last gradients. Between micro-batches, kept weights are all gathered by then.
+    last = stays + (FULL * part + deferred if accumulated else FULL * before_last)
+    last += FULL * (trained_last + trained_last // shards)
     if keep and accumulated:
-        last += sum(gathered) + (0 if added else size * trained_root + head)
-    elif half:
-        # Its weights are still gathered, beside their gradients.
-        last += root + size * trained_root + head
+        last += sum(gathered) + (0 if added else size * trained_last + waiting)
+    elif half or model.ends:
+        # The root's weights are still gathered, beside the gradients.
+        last += root + size * trained_last + waiting
     else:
-        last += root + head * (2 if model.tied else 1)
+        last += root + waiting * (2 if model.tied else 1)
     return StateMemory(
         weights=weights,
         gradients=FULL * part,
@@ -201,6 +216,10 @@ def _estimate_sharded(
         peak=max(forward, within, last) + model.buffers,
         forward=forward + model.buffers,
     )
+
+
+def _count_message(trained: int, size: int, shards: int) -> int:
+    return size * trained + FULL * (trained + trained // shards)
 
 
 def _count_gradient_parts(micro: int) -> int:

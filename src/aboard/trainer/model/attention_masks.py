@@ -47,9 +47,10 @@ class AttentionMasks:
     keeps: LogitPositions
     dtype: torch.dtype
 
-    def collate(self) -> Collator:
+    def collate(self, fixed: tuple[int, int] | None = None) -> Collator:
         # Concatenated rows are like packed ones.
-        return Collator(flat=self.attention in _LAID_END_TO_END and self.why_not is None, keeps=self.keeps)
+        flat = self.attention in _LAID_END_TO_END and self.why_not is None
+        return Collator(flat=flat, keeps=self.keeps, fixed=fixed)
 
     def describe_cost(self, rows: int, length: int) -> str | None:
         """What masks of packed rows cost on a GPU; None if there are none."""
@@ -66,6 +67,9 @@ class AttentionMasks:
         if micro.keep is not None:
             named["logits_to_keep"] = micro.keep
         if micro.ends is not None:
+            if micro.fixed:
+                # The only size that differs between micro-batches.
+                torch._dynamo.maybe_mark_dynamic(micro.ends, 0)  # noqa: SLF001 - torch's public name of it
             named |= {"cu_seq_lens_q": micro.ends, "cu_seq_lens_k": micro.ends}
             return named | {"max_length_q": micro.longest, "max_length_k": micro.longest}
         if self.why_not is not None:

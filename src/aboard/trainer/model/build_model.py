@@ -25,7 +25,7 @@ from aboard.trainer.memory.activations import ROUTED
 from aboard.trainer.model.chunked_loss import enable_chunked_loss
 from aboard.trainer.model.compile_layers import compile_layers, require_compiler
 from aboard.trainer.model.engine import Engine, make_sync_switch
-from aboard.trainer.model.meta_model import DTYPES, build_on_meta, find_layers
+from aboard.trainer.model.meta_model import DTYPES, build_on_meta, find_layers, find_untied_ends
 from aboard.trainer.weights.load_weights import FillModel, prepare_pretrained
 from aboard.trainer.weights.model_files import hash_file_samples
 from aboard.trainer.weights.scratch_weights import prepare_scratch
@@ -34,8 +34,11 @@ from aboard.trainer.weights.scratch_weights import prepare_scratch
 LoadModel = Callable[[RankContext], int]
 
 
-def build_engine(training: Training, context: RankContext) -> Engine:
-    """Prepares the model on meta, shards it, loads its weights and wraps it for the layout of this run."""
+def build_engine(training: Training, context: RankContext, *, fixed_length: bool = False) -> Engine:
+    """Prepares the model on meta, shards it, loads its weights and wraps it for the layout of this run.
+
+    With `fixed_length`, layers are compiled for one length of rows.
+    """
     if training.torch_compile:
         require_compiler(context.device)
     module, load, notes = _prepare_model(training, context)
@@ -47,7 +50,7 @@ def build_engine(training: Training, context: RankContext) -> Engine:
     module.train()
     if training.torch_compile:
         selective = training.gradient_checkpointing == "selective"
-        compile_layers(module, keep=_make_selective_contexts if selective else None)
+        compile_layers(module, fixed_length=fixed_length, keep=_make_selective_contexts if selective else None)
     if training.chunked_loss:
         enable_chunked_loss(module)
     model = _wrap_model(module, training, context)
@@ -157,11 +160,18 @@ def _shard_layers(model: PreTrainedModel, training: Training, context: RankConte
     offload: OffloadPolicy = OffloadPolicy()
     if training.cpu_offload:
         offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda")
+    wrap = partial(fully_shard, mesh=context.mesh, mp_policy=policy, offload_policy=offload)
     for layer in find_layers(model):
-        fully_shard(
-            layer, mesh=context.mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not context.keep
-        )
-    fully_shard(model, mesh=context.mesh, mp_policy=policy, offload_policy=offload)
+        wrap(layer, reshard_after_forward=not context.keep)
+    if ends := find_untied_ends(model):
+        embedding, head = ends
+        wrap(embedding, reshard_after_forward=not context.keep)
+        if isinstance(embedding, nn.Embedding) and isinstance(embedding, FSDPModule):
+            # The gradient of a lookup needs no weights.
+            embedding.set_unshard_in_backward(False)
+        # The backward pass begins with the head.
+        wrap(head, reshard_after_forward=False)
+    wrap(model)
     for each in model.modules():
         if isinstance(each, FSDPModule):
             # Gradients are summed: the loss is already divided by the tokens of all ranks. The sum is forced, since

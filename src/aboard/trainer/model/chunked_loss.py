@@ -145,7 +145,9 @@ class _DeferredLogits(Tensor):
 
     def compute(self, head: nn.Module, rows: Tensor) -> Tensor:
         """The logits of these rows of hidden states."""
-        logits: Tensor = head(rows)
+        # Without the hooks of FSDP, which gathered the weights for the placeholder: they would send gradients after
+        # each chunk.
+        logits: Tensor = head.forward(rows)
         for operation in self.operations:
             logits = operation(logits)
         return logits

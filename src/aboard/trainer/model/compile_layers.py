@@ -34,13 +34,14 @@ def require_compiler(device: torch.device) -> None:
         raise AboardError(training.COMPILER, seen, "compiler")
 
 
-def compile_layers(model: PreTrainedModel, *, keep: Callable[[], Any] | None = None) -> None:
+def compile_layers(
+    model: PreTrainedModel, *, fixed_length: bool = False, keep: Callable[[], Any] | None = None
+) -> None:
     """Compiles the forward of each layer, called within the hooks of FSDP2 and within gradient checkpointing.
 
-    Layers share their code, so it is compiled once. Lengths are symbolic: otherwise each length is compiled anew.
-    `keep`
-    makes the contexts of selective checkpointing, which is compiled with the layer: outside of it, the operations to
-    choose from are those of the compiler, which write to buffers of its own.
+    Layers share their code, so it is compiled once. Lengths are symbolic, unless rows have a `fixed_length`: otherwise
+    each length is compiled anew. `keep` makes the contexts of selective checkpointing, which is compiled with the
+    layer: outside of it, the operations to choose from are those of the compiler, which write to buffers of its own.
     """
     # Imported here: it takes seconds, which only compiled runs need.
     import torch._dynamo  # noqa: PLC0415
@@ -54,7 +55,7 @@ def compile_layers(model: PreTrainedModel, *, keep: Callable[[], Any] | None = N
         forward: Callable[..., Any] = layer.forward
         if keep is not None:
             forward = partial(checkpoint, forward, use_reentrant=False, context_fn=keep)
-        layer.forward = torch.compile(forward, dynamic=True)
+        layer.forward = torch.compile(forward, dynamic=None if fixed_length else True)
 
 
 @contextmanager

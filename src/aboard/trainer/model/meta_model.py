@@ -87,6 +87,14 @@ def find_layers(model: PreTrainedModel) -> list[nn.Module]:
     ]
 
 
+def find_untied_ends(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """The embedding and the head, if each has weights of its own; they are gathered apart from the rest."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None or not set(embedding.parameters()).isdisjoint(head.parameters()):
+        return ()
+    return embedding, head
+
+
 def _load_config(training: Training) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
