@@ -271,6 +271,8 @@ def patch_memory(device: Any) -> None:
     # Cached: `with torch.device("meta")` applies to the functions that it lists, the original torch.empty among them.
     import_any("torch.utils._device")._device_constructors()
     empty, resize = torch.empty, torch.UntypedStorage.resize_
+    # Of `with torch.device(…)`: torch lists its own functions at the first use, and a wrapper is none of them.
+    import_any("torch.utils._device")._device_constructors()
 
     def pin_memory(self: Any, device_: Any = None) -> Any:
         if self.is_cuda:
@@ -331,11 +333,18 @@ def patch_process_groups(device: Any) -> None:
 
 
 def log_waits(device: Any) -> None:
-    log, lock = os.environ.get("SIMULATED_GPUS_WAITS"), threading.Lock()
-    if not log:
-        return
+    """Also raises as torch does in `set_sync_debug_mode("error")`: for waits that a program doesn't ask for."""
+    log, lock, mode = os.environ.get("SIMULATED_GPUS_WAITS"), threading.Lock(), ["default"]
+
+    def set_mode(word: str) -> None:
+        mode[:] = [word]
+        device.on_wait(note)
 
     def note(what: str) -> None:
+        if mode == ["error"] and "synchronize" not in what:
+            raise RuntimeError(f"called a synchronizing CUDA operation: {what} (simulated)")
+        if not log:
+            return
         frames = [
             f"{frame.filename.rpartition('/aboard/')[2]}:{frame.name}"
             for frame in reversed(traceback.extract_stack())
@@ -345,4 +354,6 @@ def log_waits(device: Any) -> None:
         with lock, Path(log).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    device.on_wait(note)
+    import_any("torch").cuda.set_sync_debug_mode = set_mode
+    if log:
+        device.on_wait(note)
