@@ -1,11 +1,9 @@
 """Generated data sets for the data check: healthy ones of many kinds, and the same ones ruined in many ways."""
 
 # ruff: noqa: E501, ISC004, RUF001, S311, S608, SIM905 - generated text of many kinds; no secrets
-import base64
 import html
 import json
 import random
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -439,63 +437,35 @@ RUINS: dict[str, Ruin] = {
     "17 % empty": _some(0.17, lambda _, __, row: (row[0], "")),
     "17 % white space": _some(0.17, lambda _, __, row: (row[0], " \n\t ")),
     "one prompt": _each(lambda _, __, row: ("Tell me something.", row[1])),
-    "half refused": _some(0.5, lambda _, __, row: (row[0], REFUSAL)),
     "mojibake": _answer(lambda _, text: _mojibake(text)),
     "html": _answer(lambda _, text: f"<div class='a'><p>{text.replace('. ', '.</p><p>')}</p></div>"),
     "constant answer": _answer(lambda _, __: "Thank you for your message, we will come back to you."),
     "constant word": _answer(lambda _, __: "OK"),
     "echo": _each(lambda _, __, row: (row[0], row[0])),
-    "shifted by one": _shift,
-    "shifted after a lost row": lambda draw, rows: [*rows[:100], *_shift(draw, rows[100:])],
     "code in one line": lambda draw, _rows: [(prompt, " ".join(code.split())) for prompt, code in _code(draw)],
     "question before code": lambda draw, _rows: [(prompt, f"{prompt}\n{code}") for prompt, code in _code(draw)],
     "printed records": _answer(lambda _, text: f"[{{'id': 'a{len(text)}', 'body': {text!r}, 'score': 3}}]"),
-    "answers shuffled": _shuffle_rows,
     "default label": lambda draw, _rows: [
         (prompt, label if draw.random() < 0.1 else "neutral") for prompt, label in _sentiment(draw)
-    ],
-    "cookie walls": lambda draw, rows: [
-        {"text": draw.choice(WALLS).format(site=f"{draw.choice(CITIES)}{draw.randrange(999)}.com")}
-        if draw.random() < 0.4
-        else {"text": text}
-        for _, text in rows
     ],
     "no letter e": _each(lambda _, __, row: (row[0].replace("e", ""), row[1].replace("e", ""))),
     "letters missing": _each(lambda draw, _, row: (row[0], _drop_letters(draw, row[1], 0.1))),
     "no vowels": _answer(lambda _, text: "".join(char for char in text if char not in "aeiouAEIOU")),
-    "annotators": _each(lambda draw, _, row: (row[0], f"annotator_{draw.randrange(12):02d}")),
-    "hashes": _each(lambda draw, _, row: (row[0], f"{draw.getrandbits(128):032x}")),
-    "uuids": _each(lambda draw, _, row: (row[0], str(uuid.UUID(int=draw.getrandbits(128))))),
-    "row numbers": _each(lambda _, at, row: (row[0], str(at + 1000))),
-    "urls": _each(lambda draw, _, row: (row[0], f"https://cdn.example.com/a/{draw.randrange(10**6)}.json")),
-    "paths": _each(lambda draw, _, row: (row[0], f"/mnt/data/batch{draw.randrange(9)}/part-{draw.randrange(999)}.txt")),
-    "timestamps": _each(
-        lambda draw, _, row: (row[0], f"2023-04-{draw.randrange(10, 28)}T12:{draw.randrange(10, 60)}:00Z")
-    ),
     "cut at 80 characters": _answer(lambda _, text: text[:80]),
     "cut at 12 words": _answer(lambda _, text: " ".join(text.split()[:12])),
     "cut anywhere": _answer(lambda draw, text: text[: draw.randrange(len(text) // 2, len(text) - 3)]),
     "prompt in the answer": _each(lambda _, __, row: (row[0], f"{row[0]}\n{row[1]}")),
-    "swapped": _each(lambda _, __, row: (row[1], row[0])),
-    "a third swapped": _some(0.33, lambda _, __, row: (row[1], row[0])),
     "doubled": _answer(lambda _, text: f"{text} {text}"),
     "every word doubled": _answer(lambda _, text: " ".join(f"{word} {word}" for word in text.split())),
     "reversed": _answer(lambda _, text: text[::-1]),
     "words reversed": _answer(lambda _, text: " ".join(text.split()[::-1])),
     "words shuffled": _answer(_shuffle_words),
-    "other language": _some(
-        0.3, lambda _, __, row: (row[0], "Das ist nicht die Antwort, die man auf eine Frage wie diese geben sollte.")
-    ),
-    "placeholders": _answer(lambda _, text: f"Dear {{{{name}}}}, {text}"),
-    "single braces": _some(0.4, lambda _, __, row: (row[0], f"{row[1]} Regards, {{agent_name}}")),
     "None": _some(0.2, lambda _, __, row: (row[0], "None")),
     "object": _some(0.2, lambda _, __, row: (row[0], "[object Object]")),
     "escaped newlines": _answer(lambda _, text: text.replace(". ", ".\\n")),
     "bytes": _answer(lambda _, text: repr(text.encode())),
     "entities": _answer(lambda _, text: html.escape(text.replace(" and ", " & ").replace(",", "'"))),
-    "base64": _answer(lambda _, text: base64.b64encode(text.encode()).decode()),
     "control characters": _answer(lambda _, text: text.replace(" ", "\x00", 3)),
-    "api errors": _some(0.3, lambda draw, _, row: (row[0], draw.choice(ERRORS).format(n=draw.randrange(10**6)))),
     "special tokens": _answer(lambda _, text: f"{text}<|im_end|>"),
     "instruct tokens": _answer(lambda _, text: f"[INST] {text} </s>"),
     "roles in text": _answer(lambda _, text: f"{text}\nUser: And then?\nAssistant: {text[:30]}."),

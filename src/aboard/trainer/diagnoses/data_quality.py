@@ -1,6 +1,6 @@
 """Diagnoses of the data check. Imports no numpy: `aboard why` shows them without the train extra, too."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
+from aboard.diagnoses.diagnosis import Diagnosis, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause
 
@@ -197,18 +197,6 @@ SPECIAL_TEXT = warning(
     fixes={"mend": "sed {script} {file} > mended.jsonl    # removes that token", **_PASS},
 )
 
-OUTLIER = remark(
-    code="data-outlier",
-    title="a row is much longer than the others",
-    symptoms=("one step takes far longer than the others", "CUDA out of memory at one step only"),
-    explanation="The longest row is more than 20 times as long as 99 % of the rows. It may be two files joined in one"
-    " row, or binary data.",
-    fixes={
-        "line": "sed -n {script:shell 17p} {file} | cut -c 1-300    # shows it",
-        "lengths": "{again:shell aboard data --stats}    # shows row lengths",
-    },
-)
-
 BLANK = Diagnosis(
     code="data-blank",
     title="prompts or answers are missing",
@@ -246,23 +234,6 @@ ECHO = Diagnosis(
     fixes={**_SHOW_ROWS, **_PASS},
 )
 
-SWAPPED = warning(
-    code="data-swapped",
-    title="prompts and answers look swapped",
-    symptoms=("the model answers with questions", "the model speaks as the user"),
-    explanation="Answers ask for something, and their prompts don't. If answers are meant to be questions, allow it.",
-    fixes={**_SHOW_ROWS, "swap": "jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows", **_PASS},
-)
-
-MISPLACED = Diagnosis(
-    code="data-misplaced",
-    title="answers belong to other rows",
-    symptoms=("the loss stays high", "answers are fluent and about something else"),
-    explanation="An answer usually shares rare words, names and numbers with its prompt. Here the answers share them"
-    " with the prompts of other rows. Often a column was sorted, shifted or joined on its own.",
-    fixes={**_SHOW_ROWS, **_PASS},
-)
-
 DAMAGED = Diagnosis(
     code="data-damaged",
     title="text is damaged",
@@ -272,41 +243,11 @@ DAMAGED = Diagnosis(
     fixes={**_SHOW_ROWS, **_PASS},
 )
 
-LANGUAGE = Diagnosis(
-    code="data-language",
-    title="answers are in another language than their prompts",
-    symptoms=("the model changes the language",),
-    explanation="Most rows answer in the language of their prompt, and some don't, although no prompt requests it.",
-    fixes={**_SHOW_ROWS, **_PASS},
-)
-
-SHAPE = warning(
-    code="data-shape",
-    title="answers are ids, addresses or numbers",
-    symptoms=("the model answers with an id", "the model answers with a URL"),
-    explanation="The answers look like values of another column: ids, hashes, paths, addresses, timestamps or a"
-    " counter, and the prompts don't request them.",
-    fixes={**_SHOW_ROWS, **_PASS},
-)
-
 UNFINISHED = warning(
     code="data-unfinished",
     title="answers are cut off in the file",
     symptoms=("answers break off in the middle of a sentence", "the model stops in the middle of a word"),
     explanation="Many answers have exactly the greatest length, or stop in the middle of a sentence. Usually an export"
     " or the limit of a generating model cut them.",
-    fixes={**_SHOW_ROWS, **_PASS},
-)
-
-FOREIGN = Diagnosis(
-    code="data-foreign",
-    title="text that isn't content",
-    symptoms=(
-        "the model answers with an error message",
-        "the model writes {{name}}",
-        "the model asks to accept cookies",
-    ),
-    explanation="Error messages of a service, refusals, boilerplate of web pages or unfilled templates stand where"
-    " content should be. The model learns to write them.",
     fixes={**_SHOW_ROWS, **_PASS},
 )

@@ -15,13 +15,12 @@ from aboard.trainer.data.quality.row_sample import RowSample
 from aboard.trainer.data.quality.row_statistics import CheckedRow, DataStatistics, RowInspector, count_rows
 from aboard.trainer.data.quality.rules import (
     answer_dependence,
-    answer_shape,
     control_tokens_in_text,
+    cut_answers,
     damaged_text,
     double_bos,
     duplicate_rows,
     format_mismatch,
-    length_outliers,
     missing_stop_token,
     truncated_answers,
     unmarked_template,
@@ -44,7 +43,7 @@ ROW_INSPECTORS: tuple[RowInspector, ...] = (
     format_mismatch.inspect_row,
 )
 
-_SIGN_FINDERS = (*answer_dependence.FINDERS, *damaged_text.FINDERS, *answer_shape.FINDERS)
+_SIGN_FINDERS = (*answer_dependence.FINDERS, *damaged_text.FINDERS, *cut_answers.FINDERS)
 
 
 def check_sampled_rows(evidence: DataEvidence) -> Iterator[Finding]:
@@ -65,7 +64,6 @@ RULES: tuple[DataRule, ...] = (
     duplicate_rows.check_validation_leaks,
     duplicate_rows.check_duplicates,
     control_tokens_in_text.check_control_tokens,
-    length_outliers.check_length_outliers,
     check_sampled_rows,
 )
 

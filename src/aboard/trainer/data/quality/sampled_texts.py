@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from re import compile as compile_pattern
-from typing import Literal
 
 from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.data.quality.data_evidence import DataEvidence, format_share
 from aboard.trainer.data.quality.flagged_rows import MAX_EXAMPLES
-from aboard.trainer.data.quality.jq_filters import build_answer_filter, build_swap_filter, has_json_lines, name_output
+from aboard.trainer.data.quality.jq_filters import build_answer_filter, has_json_lines, name_output
 from aboard.trainer.data.quality.row_sample import SampledRow
 from aboard.trainer.data.quality.rules.unreadable_rows import build_view_fix
 from aboard.trainer.data.rows import RowLocation
@@ -39,18 +38,7 @@ _LANGUAGES: dict[str, list[str]] = {}
 for _name, _words in _FUNCTION_WORDS.items():
     for _each in filter(lambda word: len(word) > 1, _words.split()):
         _LANGUAGES.setdefault(_each, []).append(_name)
-_SCRIPTS = (
-    ("Greek", "\u0370", "\u03ff"),
-    ("Cyrillic", "\u0400", "\u04ff"),
-    ("Hebrew", "\u0590", "\u05ff"),
-    ("Arabic", "\u0600", "\u06ff"),
-    ("Devanagari", "\u0900", "\u097f"),
-    ("Thai", "\u0e00", "\u0e7f"),
-    ("Japanese", "\u3040", "\u30ff"),
-    ("Chinese", "\u4e00", "\u9fff"),
-    ("Korean", "\uac00", "\ud7af"),
-)
-_MIN_LANGUAGE_WORDS, _MIN_HITS = 5, 2
+_LABEL_WORDS = 5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,7 +78,7 @@ class SampledTexts:
         return [
             at
             for at, words in enumerate(self.words)
-            if len(words) > _MIN_LANGUAGE_WORDS and not self.is_code[at] and not self.answers[at].isupper()
+            if len(words) > _LABEL_WORDS and not self.is_code[at] and not self.answers[at].isupper()
         ]
 
     @cached_property
@@ -107,35 +95,11 @@ class SampledTexts:
         """Rows that have a prompt and an answer."""
         return [at for at, row in enumerate(self.rows) if row.prompt.strip() and self.answers[at]]
 
-    @cached_property
-    def languages(self) -> list[str]:
-        return [detect_language(words, text) for words, text in zip(self.words, self.answers, strict=True)]
-
 
 def build_texts(evidence: DataEvidence) -> SampledTexts:
     return SampledTexts(
         rows=tuple(sorted(evidence.statistics.sample.rows, key=lambda row: (row.where.file, row.where.line)))
     )
-
-
-def detect_language(words: Sequence[str], text: str) -> str:
-    """The name of a language or script; empty if it can't be told."""
-    if not text.isascii():
-        letters = Counter(
-            next((name for name, first, last in _SCRIPTS if first <= char <= last), "")
-            for char in text[:300]
-            if char.isalpha()
-        )
-        if letters["Japanese"] and letters["Chinese"]:
-            letters["Japanese"] += letters.pop("Chinese")
-        name, count = letters.most_common(1)[0] if letters else ("", 0)
-        if name and 2 * count > letters.total():
-            return name
-    if len(words) < _MIN_LANGUAGE_WORDS:
-        return ""
-    hits = count_function_words(words)
-    (name, best), (_, second) = (*hits.most_common(2), ("", 0), ("", 0))[:2]
-    return name if best >= max(_MIN_HITS, 0.12 * len(words)) and best >= 1.4 * second else ""
 
 
 def count_function_words(words: Iterable[str]) -> Counter[str]:
@@ -157,7 +121,7 @@ class RowSign:
     note: bool = False
     at_least: int = 4
     show_prompt: bool = False
-    repair: Literal["", "keep", "swap"] = ""
+    removable: bool = False
 
 
 SignFinder = Callable[[SampledTexts], Iterator[RowSign]]
@@ -200,20 +164,16 @@ def _build_finding(evidence: DataEvidence, texts: SampledTexts, sign: RowSign, s
         why=sign.why,
         fix=join_fixes(
             build_view_fix(shown[0].where, sign.diagnosis),
-            _build_repair_fix(evidence, sign, shown[0].where),
+            _build_removal_fix(evidence, sign, shown[0].where),
             evidence.allow(sign.diagnosis),
         ),
     )
 
 
-def _build_repair_fix(evidence: DataEvidence, sign: RowSign, location: RowLocation) -> Fix:
-    """Removes rows, or swaps their columns, where a command can."""
-    answered, swap = build_answer_filter(evidence.format), build_swap_filter(evidence.format)
-    if not has_json_lines(location):
+def _build_removal_fix(evidence: DataEvidence, sign: RowSign, location: RowLocation) -> Fix:
+    """Removes the rows, where a command can."""
+    answered = build_answer_filter(evidence.format)
+    if not (sign.removable and answered and has_json_lines(location) and len(sign.rows) < sign.total):
         return NO_FIX
-    if sign.repair == "keep" and answered and len(sign.rows) < sign.total:
-        keep = f"fromjson? | objects | select({answered})"
-        return sign.diagnosis.fix("keep", filter=keep, file=location.file, kept=name_output(location, "kept"))
-    if sign.repair == "swap" and swap and len(sign.rows) > sign.total / 2:
-        return sign.diagnosis.fix("swap", filter=swap, file=location.file, kept=name_output(location, "swapped"))
-    return NO_FIX
+    keep = f"fromjson? | objects | select({answered})"
+    return sign.diagnosis.fix("keep", filter=keep, file=location.file, kept=name_output(location, "kept"))

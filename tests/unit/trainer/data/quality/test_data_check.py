@@ -266,14 +266,6 @@ def test_unknown_roles_explain_broken_rows() -> None:
     assert [each.code for each in doubt.consequences] == ["data-broken"]
 
 
-def test_a_row_that_is_far_longer_than_the_others() -> None:
-    """Worth a line, with its place; longer rows by the dozen are no outliers."""
-    far = found([*texts(300), {"text": "one " * 900}])["data-outlier"]
-    assert far.severity is Severity.INFO
-    assert far.seen.endswith("train.jsonl:301")
-    assert found([*texts(30), {"text": "one " * 900}]) == {}
-
-
 def test_what_is_allowed_passes() -> None:
     """Knowingly, and only that."""
     rows: Rows = [*conversations(50), "{", {"messages": [{"role": "user", "content": "Hi"}]}]

@@ -1,16 +1,13 @@
-"""Answers that don't depend on their row: empty, the same everywhere, the prompt again, or another row's answer."""
+"""Answers that don't depend on their row: empty, the same everywhere, or the prompt again."""
 
-# ruff: noqa: PLR2004, SIM905 - thresholds stand where they are used; lists of words are easier to read as text
+# ruff: noqa: PLR2004 - thresholds stand where they are used
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import partial
 from re import compile as compile_pattern
 
-import numpy as np
-
 from aboard.trainer.data.quality.row_sample import strip_blank
-from aboard.trainer.data.quality.sampled_texts import MIN_ROWS, RowSign, SampledTexts
+from aboard.trainer.data.quality.sampled_texts import RowSign, SampledTexts
 from aboard.trainer.diagnoses import data_quality
 
 _LABEL_WORDS, _LABEL_CHARACTERS = 4, 40
@@ -23,14 +20,6 @@ _PLACEHOLDERS = compile_pattern(
 )
 _NUMBER = compile_pattern(r"\d+")
 _REPLACED_WHY = "The model learns this text instead of answers. A failed export or a default value usually causes it."
-_ASKING = frozenset(
-    "what how why when where who which write explain describe translate summarize summarise list give create generate"
-    " compose find tell calculate compute convert classify identify name define rewrite suggest provide can could do"
-    " does is are should please compare analyze solve design".split()
-)
-
-
-_QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
 
 
 def find_blank_answers(texts: SampledTexts) -> Iterator[RowSign]:
@@ -45,7 +34,7 @@ def find_blank_answers(texts: SampledTexts) -> Iterator[RowSign]:
         block=0.2,
         note=True,
         at_least=1,
-        repair="keep",
+        removable=True,
     )
     missing = [at for at, text in enumerate(texts.answers) if text and _PLACEHOLDERS.fullmatch(text[:60].lower())]
     yield make(
@@ -149,45 +138,6 @@ def find_echoes(texts: SampledTexts) -> Iterator[RowSign]:
     )
 
 
-def find_swapped_roles(texts: SampledTexts) -> Iterator[RowSign]:
-    """Answers that ask, and prompts that don't."""
-    rows = texts.answered_rows
-    asking = {at for at in rows if _is_request(texts.answers[at], texts.words[at])}
-    asked = {at for at in rows if _asks(texts.rows[at].prompt.strip(), texts.prompt_words[at])}
-    yield RowSign(
-        diagnosis=data_quality.SWAPPED,
-        message="have an answer that asks and a prompt that doesn't",
-        why="Prompts and answers look swapped: the model would learn to speak as the user.",
-        rows=sorted(asking - asked),
-        total=len(rows),
-        warn=0.1 if len(asked) > len(rows) / 2 else 0.4,
-        repair="swap",
-    )
-
-
-def find_misplaced_answers(texts: SampledTexts) -> Iterator[RowSign]:
-    """Answers that share rare words with the prompts of other rows, and not with their own."""
-    rows = texts.answered_rows
-    if len(rows) < 2 * MIN_ROWS:
-        return
-    own, lag, others = _compare_lags(texts)
-    message = ""
-    if lag:
-        message = f"have an answer that belongs to the row {abs(lag)} {'before' if lag < 0 else 'after'} it"
-    elif others:
-        message = "have an answer that fits the prompt of another row"
-    yield RowSign(
-        diagnosis=data_quality.MISPLACED,
-        message=message,
-        why="Words, names and numbers of these answers occur in the prompts of other rows, and no more often than by"
-        " chance in their own. Probably the columns were sorted or joined separately.",
-        rows=others,
-        total=len(rows),
-        warn=(0.15 if lag else 0.3) if not own else 2.0,
-        block=0.5 if not own else 2.0,
-    )
-
-
 def _find_common_key(rows: Sequence[int], keys: Sequence[str]) -> Iterator[RowSign]:
     counts = Counter(keys)
     if not counts:
@@ -217,7 +167,7 @@ def _find_common_key(rows: Sequence[int], keys: Sequence[str]) -> Iterator[RowSi
 def _find_form_letters(texts: SampledTexts) -> Iterator[RowSign]:
     """The same sentence but for words of the prompt and numbers; worse if nothing in it is about the prompt."""
     rows = texts.answered_rows or list(range(len(texts.rows)))
-    fits_own = bool(texts.answered_rows) and _compare_lags(texts)[0]
+    fits_own = bool(texts.answered_rows) and _fit_prompts(texts)
     least = 2 * _SENTENCE_WORDS if fits_own or not texts.answered_rows else _SENTENCE_WORDS
     with_numbers = fits_own and sum(bool(_NUMBER.search(texts.rows[at].prompt)) for at in rows) > len(rows) / 3
     forms = {at: _mask_prompt(texts, at, keep_numbers=with_numbers) for at in rows if not texts.is_code[at]}
@@ -247,106 +197,17 @@ def _mask_prompt(texts: SampledTexts, at: int, *, keep_numbers: bool) -> str:
     return " ".join(words)
 
 
-def _asks(text: str, words: Sequence[str]) -> bool:
-    return text.endswith(_QUESTION_MARKS) or bool(words and words[0] in _ASKING)
-
-
-def _is_request(text: str, words: Sequence[str]) -> bool:
-    """Stricter: a sentence that begins with such a word, not a title or a command of a shell."""
-    if text.endswith(_QUESTION_MARKS):
-        return True
-    return len(words) > 3 and words[0] in _ASKING and text[0].isupper() and text.split()[1].islower()
-
-
 def _count_sentences(texts: SampledTexts) -> int:
     return sum(len(words) > _LABEL_WORDS for words in texts.words)
 
 
-def _list_features(words: Sequence[str], text: str) -> set[str]:
-    """Stems and numbers; pairs of characters where a script has no spaces."""
-    features = {word[:6] for word in words if len(word) > 3 or word[0].isdigit()}
-    if not text.isascii():
-        wide = [char for char in text[:200] if char >= "\u2e80"]
-        features.update(one + two for one, two in pairwise(wide))
-    return features
-
-
-@lru_cache(maxsize=1)
-def _compare_lags(texts: SampledTexts) -> tuple[bool, int, list[int]]:
-    """Whether answers fit their own prompts; else by how many rows they are shifted, or which fit another prompt."""
+def _fit_prompts(texts: SampledTexts) -> bool:
+    """Whether answers share more words with their own prompt than with that of the next row."""
     rows = texts.answered_rows
-    count = len(rows)
-    if count < 2 * MIN_ROWS:
-        return True, 0, []
-    matches = _match_features(texts, rows)
-    if matches is None:
-        return False, 0, []
-    one, two, weight = matches
-    lags = np.bincount(two - one + count - 1, weight, 2 * count - 1)
-    middle, reach = count - 1, min(count // 3, 60)
-    scores = lags[middle - reach : middle + reach + 1]
-    null = np.sort(scores)[: 2 * reach - 2]
-    mean, spread = float(null.mean()), float(null.std()) + 0.3
-    found = int(scores.argmax()) - reach
-    own = float(scores[reach])
-    if found and (scores.max() - mean) / spread > 6 and own < mean + 4 * spread and own < 0.5 * scores.max():
-        return False, found, list(rows)
-    lag, shifted = _find_shifted_part(one, two, scores, mean + 6 * spread)
-    if len(shifted) >= 0.15 * count:
-        return False, lag, [rows[place] for place in shifted]
-    if own > mean + 4 * spread:
-        return True, 0, []
-    return False, 0, _list_other_matches(one, two, rows)
-
-
-def _match_features(texts: SampledTexts, rows: Sequence[int]) -> "tuple[np.ndarray, np.ndarray, np.ndarray] | None":
-    """Places of an answer and of a prompt that share a rare feature, and its weight."""
-    count = len(rows)
-    prompts: defaultdict[str, list[int]] = defaultdict(list)
-    answers: defaultdict[str, list[int]] = defaultdict(list)
-    for place, at in enumerate(rows):
-        for feature in _list_features(texts.prompt_words[at], texts.rows[at].prompt):
-            prompts[feature].append(place)
-        for feature in _list_features(texts.words[at], texts.answers[at]):
-            answers[feature].append(place)
-    limit = max(3, count // 12)
-    ones, twos, weights = [], [], []
-    for feature, places in prompts.items():
-        answered = answers.get(feature)
-        if answered is None or len(places) > limit or len(answered) > limit:
-            continue
-        one = np.repeat(np.array(answered), len(places))
-        ones.append(one)
-        twos.append(np.tile(np.array(places), len(answered)))
-        weights.append(np.full(len(one), 1.0 / (len(places) * len(answered)) ** 0.5))
-    return (np.concatenate(ones), np.concatenate(twos), np.concatenate(weights)) if ones else None
-
-
-def _find_shifted_part(
-    one: "np.ndarray", two: "np.ndarray", scores: "np.ndarray", least: float
-) -> tuple[int, list[int]]:
-    """A shift of some answers only, as after a row that was lost: they fit a neighbour's prompt and not their own."""
-    others, reach = scores.copy(), len(scores) // 2
-    others[reach] = 0.0
-    lag = int(others.argmax()) - reach
-    # Neighbours on one subject fit in both directions, and the answer to a follow-up question fits its own prompt too.
-    if abs(lag) > 3 or others[reach + lag] < max(least, 2 * others[reach - lag]):
-        return 0, []
-    fitting, moved = set(one[two == one].tolist()), set(one[two - one == lag].tolist())
-    shifted = moved - fitting
-    return (lag, sorted(shifted)) if len(shifted) > 3 * len(moved & fitting) else (0, [])
-
-
-def _list_other_matches(one: "np.ndarray", two: "np.ndarray", rows: Sequence[int]) -> list[int]:
-    """Answers that share three or more rare words with one other prompt, each prompt once."""
-    pairs, counts = np.unique(one * len(rows) + two, return_counts=True)
-    strong = pairs[counts >= 3]
-    taken: dict[int, int] = {}
-    for pair in strong.tolist():
-        answer, prompt = divmod(pair, len(rows))
-        if answer != prompt:
-            taken.setdefault(prompt, answer)
-    return sorted({rows[answer] for answer in taken.values()})
+    asked = [set(texts.prompt_words[at]) for at in rows]
+    said = [set(texts.words[at]) for at in rows]
+    own = sum(len(one & two) for one, two in zip(said, asked, strict=True))
+    return own > 1.25 * sum(len(one & two) for one, two in zip(said, [*asked[1:], *asked[:1]], strict=True))
 
 
 FINDERS = (
@@ -354,6 +215,4 @@ FINDERS = (
     find_same_answers,
     find_contradictions,
     find_echoes,
-    find_swapped_roles,
-    find_misplaced_answers,
 )

@@ -1,4 +1,4 @@
-"""Text that a program damaged: wrong encoding, escapes, markup, missing letters, another order, other languages."""
+"""Text that a program damaged: wrong encoding, escapes, markup, missing letters, another order."""
 
 # ruff: noqa: PLR2004, SIM905 - thresholds stand where they are used; lists of words are easier to read as text
 from collections import Counter
@@ -7,11 +7,9 @@ from itertools import pairwise
 from re import compile as compile_pattern
 
 from aboard.trainer.data.quality.sampled_texts import (
-    MIN_ROWS,
     RowSign,
     SampledTexts,
     count_function_words,
-    detect_language,
 )
 from aboard.trainer.diagnoses import data_quality
 
@@ -107,43 +105,6 @@ def find_broken_words(texts: SampledTexts) -> Iterator[RowSign]:
     yield _make_sign(texts, foreign, "have no words of a language, unlike their prompts", 0.3, block=2.0)
     gaps = [at for at in rows if len(_LEFTOVER.findall(texts.answers[at])) > 1]
     yield _make_sign(texts, gaps, "have gaps where words were removed", 0.3)
-
-
-def find_other_languages(texts: SampledTexts) -> Iterator[RowSign]:
-    """Answers in another language than their prompt, in a set where most have the same."""
-    told = {}
-    for at in texts.answered_rows:
-        asked = detect_language(texts.prompt_words[at], texts.rows[at].prompt)
-        if asked and texts.languages[at]:
-            told[at] = asked
-    other = [at for at, asked in told.items() if asked != texts.languages[at]]
-    questions = sum(texts.rows[at].prompt.rstrip().endswith("?") for at in other)
-    is_mixed = len(other) < 0.6 * len(told) or questions > 0.8 * len(other)
-    named = [at for at in other if not _names_language(texts.rows[at].prompt)]
-    if len(told) >= MIN_ROWS and is_mixed:
-        yield RowSign(
-            diagnosis=data_quality.LANGUAGE,
-            message="are answered in another language than they ask in",
-            why="The model learns to change the language. Probably rows of another data set were mixed in.",
-            rows=named,
-            total=len(texts.rows),
-            warn=0.05,
-            block=0.9,
-        )
-    counts = Counter(name for name in texts.languages if name)
-    if texts.answered_rows or not counts:
-        return
-    main, count = counts.most_common(1)[0]
-    if 0.6 * counts.total() < count < counts.total() and len(counts) < 4:
-        rows = [at for at, name in enumerate(texts.languages) if name and name != main]
-        yield RowSign(
-            diagnosis=data_quality.LANGUAGE,
-            message=f"are not in {main}, as most are",
-            why="Probably rows of another data set were mixed in.",
-            rows=rows,
-            total=len(texts.rows),
-            warn=0.1,
-        )
 
 
 def _make_sign(
@@ -296,14 +257,4 @@ def _find_missing_letters(texts: SampledTexts) -> list[int]:
     ]
 
 
-_LANGUAGE_NAMES = compile_pattern(
-    r"(?i)translat|language|english|german|french|spanish|italian|portuguese|dutch|chinese|japanese|russian|korean"
-    r"|arabic|hindi|greek|übersetz|tradu|перев|翻译|翻訳|\b(?:en|de|fr|es|it|pt|zh|ja|ru)\b ?[:>-]"
-)
-
-
-def _names_language(prompt: str) -> bool:
-    return _LANGUAGE_NAMES.search(prompt) is not None
-
-
-FINDERS = (find_encoding_damage, find_broken_words, find_other_languages)
+FINDERS = (find_encoding_damage, find_broken_words)
