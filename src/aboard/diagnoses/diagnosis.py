@@ -107,6 +107,17 @@ class Diagnosis:
         return (self.patterns,) if isinstance(self.patterns, OutputPattern) else self.patterns
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mistake(Diagnosis):
+    """An input error that is only a typing mistake: its message says what was observed and what to type.
+
+    It has a code and fixes like any failure, and no page of the catalogue.
+    """
+
+    title: str = ""
+    explanation: str = ""
+
+
 # A failure that does not stop a launch, and something worth knowing that is no failure.
 warning = partial(Diagnosis, severity=Severity.WARN)
 remark = partial(Diagnosis, severity=Severity.INFO)

@@ -122,7 +122,9 @@ def test_why_without_a_word_means_the_last_run(tmp_path: Path, monkeypatch: pyte
     assert find_default_run(runs).id == newer.id != older.id
 
 
-@pytest.mark.parametrize(("typed", "fix"), [("reach-refusd", "aboard why reach-refused"), ("\x1b[2Jx", "lists all")])
+@pytest.mark.parametrize(
+    ("typed", "fix"), [("reach-refusd", "aboard why reach-refused"), ("\x1b[2Jx", "lists all"), ("yaml", "lists all")]
+)
 def test_why_of_no_code(typed: str, fix: str) -> None:
     """A code that isn't one is answered with the nearest, or with where they all are."""
     error = CliRunner().invoke(cli, ["why", typed]).exception
@@ -136,7 +138,7 @@ def test_the_page_of_a_code_says_what_its_severity_means_where_it_is_found() -> 
     pages = build_pages(ALL_SUBJECTS)
     assert "so a launch is refused" in pages["host-clock.md"]
     assert "the run has failed, or makes no progress. Found by `aboard why RUN`" in pages["hang-absent.md"]
-    assert "the command stops, and nothing is started" in pages["run-none.md"]
+    assert "the command stops, and nothing is started" in pages["file.md"]
     checks = {s.code for subject in ALL_SUBJECTS if subject.is_check for s in subject.diagnoses}
     wrong = [name for name, page in pages.items() if "launch is refused" in page and name[:-3] not in checks]
     assert wrong == []

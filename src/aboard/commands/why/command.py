@@ -38,6 +38,7 @@ from aboard.core.slurm.job_state import JobStatus
 from aboard.core.text.durations import format_duration
 from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import AboardError, InputError, Problem, Severity
+from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.record.run_directory import RunDirectory
@@ -165,6 +166,8 @@ def _find_run(what: str) -> RunDirectory:
         fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
         fix = commands.WHY_CODE.fix("log", path=what) if Path(what).is_file() else fix
         seen = f"there is no code or run '{escape_text(what)}'"
+        if what in all_diagnoses():
+            seen = f"'{what}' has no page: the message of such a typing mistake says what to type"
         raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 
 

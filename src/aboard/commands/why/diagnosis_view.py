@@ -10,7 +10,7 @@ from rich.text import Text
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.status_marks import SEVERITY_MARKS
 from aboard.core.probes.check_subject import Subject
-from aboard.diagnoses import Diagnosis
+from aboard.diagnoses import Diagnosis, Mistake
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.files import file_fetch, file_sync, local_files
 from aboard.diagnoses.fixes import FixCommand, FixTemplate, name_blanks
@@ -48,8 +48,9 @@ from aboard.trainer.diagnoses import adapter, checkpoint, data, data_quality, mo
 
 def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> Subject:
     """A subject like those of the checks, so that every code's page is generated in the same way."""
-    diagnoses = tuple(each for family in families for each in list_diagnoses(family) if each not in TRAIN.diagnoses)
-    return Subject(name=name, title=title, probes=(), rules=(), diagnoses=diagnoses, asked=asked)
+    every = (each for family in families for each in list_diagnoses(family))
+    told = tuple(each for each in every if each not in TRAIN.diagnoses and not isinstance(each, Mistake))
+    return Subject(name=name, title=title, probes=(), rules=(), diagnoses=told, asked=asked)
 
 
 ALL_SUBJECTS: tuple[Subject, ...] = (

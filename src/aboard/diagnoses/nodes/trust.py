@@ -1,32 +1,19 @@
 """What stops `aboard trust`: host keys that nobody confirmed, nodes that let nobody in, files that can't be edited."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake, remark, warning
 from aboard.diagnoses.fixes import Advice
 
-CONFIRM = Diagnosis(
-    code="trust-confirm",
-    title="nobody can confirm the nodes' host keys",
-    symptoms=("there is no terminal to confirm them on",),
-    explanation="The first connection to a node decides which machine gets your key. Aboard never accepts a host key"
-    " that nobody has compared.",
-    remedy="Run `aboard trust` in a terminal, or give it the fingerprints that your cloud's console shows.",
-    fixes="{typed:shell aboard trust} --fingerprints FILE    # its lines: n1 SHA256:…",
+CONFIRM = Mistake(
+    code="trust-confirm", fixes="{typed:shell aboard trust} --fingerprints FILE    # its lines: n1 SHA256:…"
 )
 
-DECLINED = Diagnosis(
+DECLINED = Mistake(
     code="trust-declined",
-    title="the host keys were not confirmed",
-    symptoms=("the host keys were not confirmed",),
-    explanation="Nothing was changed, here or on any node.",
     fixes="ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub    # on each node's console; compare, then: aboard trust",
 )
 
-FINGERPRINTS = Diagnosis(
+FINGERPRINTS = Mistake(
     code="trust-fingerprints",
-    title="the file with fingerprints can't be used",
-    symptoms=("has no host name with a SHA256 fingerprint or a public key",),
-    explanation="`--fingerprints` takes lines such as `n1 SHA256:…`, the output of `ssh-keygen -l` with host names, or"
-    " lines of a known_hosts file. MD5 fingerprints and hashed names can't be compared.",
     fixes="ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub    # on each node's console; write lines: NODE SHA256:…",
 )
 
@@ -72,14 +59,7 @@ NO_ACCESS = Diagnosis(
     },
 )
 
-IDENTITY = Diagnosis(
-    code="trust-identity",
-    title="the key of --identity can't be used",
-    symptoms=("Permissions 0644 for 'admin.pem' are too open.",),
-    explanation="`--identity` takes a private key that already logs in to the nodes. ssh ignores a key that others can"
-    " read.",
-    fixes={"missing": "ls -l {file}", "mode": "chmod 600 {file}"},
-)
+IDENTITY = Mistake(code="trust-identity", fixes={"missing": "ls -l {file}", "mode": "chmod 600 {file}"})
 
 KEY_LOCKED = Diagnosis(
     code="trust-key-locked",
@@ -169,13 +149,7 @@ BUSY = Diagnosis(
     fixes="fuser -v {path}    # shows its pid",
 )
 
-NO_NODES = Diagnosis(
-    code="trust-no-nodes",
-    title="there is no other machine",
-    symptoms=("the only node is this machine",),
-    explanation="`aboard trust` sets up logins to other machines. This machine needs none.",
-    fixes=Advice("name the nodes: aboard trust gpu[01-16]"),
-)
+NO_NODES = Mistake(code="trust-no-nodes", fixes=Advice("name the nodes: aboard trust gpu[01-16]"))
 
 SLURM_NODES = Diagnosis(
     code="trust-slurm",
@@ -201,10 +175,4 @@ UNDO_LEFT = remark(
     fixes="ls -l {path}    # on {node}; remove it if nobody needs it",
 )
 
-OPTIONS = Diagnosis(
-    code="trust-options",
-    title="these options can't be combined",
-    symptoms=("cannot be combined with --undo",),
-    explanation="`--undo` takes back everything that `aboard trust` changed, with or without `--mesh`.",
-    fixes="aboard trust --undo",
-)
+OPTIONS = Mistake(code="trust-options", fixes="aboard trust --undo")

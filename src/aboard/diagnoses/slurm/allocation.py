@@ -1,6 +1,6 @@
 """Diagnoses of commands that contradict the Slurm job they run in."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 from aboard.diagnoses.fixes import Advice
 
 COPIES = Diagnosis(
@@ -12,23 +12,14 @@ COPIES = Diagnosis(
     "srun --nodes=1 --ntasks=1 {command:shell aboard launch -- train.py}    # or with srun, as one task",
 )
 
-NODES = Diagnosis(
+NODES = Mistake(
     code="slurm-nodes",
-    title="some of the nodes belong to the Slurm job, and some do not",
-    symptoms=("n1 belongs to Slurm job 7, but n3 does not",),
-    explanation="Inside a Slurm job, Aboard reaches the job's nodes with srun and all others over ssh. It does not mix"
-    " the two: Slurm would end half of the run with the job. Without nodes on the command line, in a hostfile or in"
-    " aboard.yaml, Aboard uses all nodes of the job.",
     fixes="add: --include {nodes:shell n1}    # only the nodes of the job\n"
     "unset SLURM_JOB_ID    # or ignore the job: then Aboard reaches all of them over ssh",
 )
 
-OVER = Diagnosis(
+OVER = Mistake(
     code="slurm-job-over",
-    title="the Slurm job of this shell has ended",
-    symptoms=("SLURM_JOB_ID is 7 in this shell, but that job has ended",),
-    explanation="A shell that salloc or srun started keeps its SLURM variables when Slurm ends the job. Its nodes may"
-    " belong to others now.",
     fixes="exit    # leave this shell, and ask for another job\n"
     "unset SLURM_JOB_ID    # or use this shell without the job",
 )

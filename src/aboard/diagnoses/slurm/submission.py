@@ -1,24 +1,14 @@
 """Diagnoses of jobs that can't be submitted from a login node, or whose script can't start."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 from aboard.diagnoses.fixes import Advice
 
-REQUEST = Diagnosis(
+REQUEST = Mistake(
     code="slurm-request",
-    title="no Slurm job is described",
-    symptoms=("--as sbatch needs the section cluster.slurm",),
-    explanation="The section `cluster.slurm` of aboard.yaml says what to ask Slurm for: at least the number of nodes.",
     fixes=Advice("add --set cluster.slurm.nodes=4 before `--`, or to aboard.yaml: cluster: {{slurm: {{nodes: 4}}}}"),
 )
 
-OUTSIDE = Diagnosis(
-    code="slurm-outside-job",
-    title="the nodes are known only inside a Slurm job",
-    symptoms=("cluster.slurm asks for 4 nodes, but this command does not run in a job",),
-    explanation="`aboard launch` and `aboard train` submit a job of their own. Other commands need the nodes of a job"
-    " that already runs: `salloc` requests one and runs the command in it.",
-    fixes="{salloc:shell salloc --nodes=4} {command:shell aboard check}",
-)
+OUTSIDE = Mistake(code="slurm-outside-job", fixes="{salloc:shell salloc --nodes=4} {command:shell aboard check}")
 
 SECRET = Diagnosis(
     code="slurm-secret",

@@ -2,7 +2,7 @@
 
 import re
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 from aboard.diagnoses.fixes import Advice, Shell, format_shell
 from aboard.diagnoses.shared_fixes import NEAR, SUGGESTED
 
@@ -17,12 +17,8 @@ def quote_doubly(text: str) -> Shell:
     return Shell(f'"{text}"') if _PLAIN.fullmatch(text) else format_shell("{word}", word=text)
 
 
-CONFIG = Diagnosis(
+CONFIG = Mistake(
     code="config",
-    title="aboard.yaml is invalid",
-    symptoms=("unknown key 'slot' in cluster",),
-    explanation="All values are validated before anything starts, and all errors are listed with line and column.",
-    remedy="Follow each `fix`. `aboard init --schema` prints a JSON schema of every key, which editors can use.",
     fixes={
         **SUGGESTED,
         "missing": Advice("add a line: {key}: …"),
@@ -81,34 +77,18 @@ CONFIG = Diagnosis(
     },
 )
 
-CONFIG_SET = Diagnosis(
+CONFIG_SET = Mistake(
     code="config-set",
-    title="--set is invalid",
-    symptoms=("'cluster.slots' is not KEY=VALUE",),
-    explanation="`--set train.learning_rate=2e-5` overrides one key in the configuration file. Dots separate a key"
-    " from its section.",
     fixes={
         "form": Advice("write --set {key}=VALUE, without a space around ="),
         "section": Advice("change it in {file}, or set the whole section at once"),
     },
 )
 
-CONFIG_TWICE = Diagnosis(
-    code="config-twice",
-    title="two files set the same key",
-    symptoms=("cluster.user is also set at a.yaml:2:9",),
-    explanation="Several files are merged into one configuration, and none of them takes precedence. For a single run,"
-    " `--set` overrides all files.",
-    fixes=_KEEP_ONE,
-)
+CONFIG_TWICE = Mistake(code="config-twice", fixes=_KEEP_ONE)
 
-YAML = Diagnosis(
+YAML = Mistake(
     code="yaml",
-    title="the file is not valid YAML",
-    symptoms=("found character '\\t' that cannot start any token",),
-    explanation="The parser stopped at this line, but the mistake may be on the line above. Usually indentation,"
-    " quotes or a colon is wrong.",
-    remedy="Indent with spaces, not tabs. Put quotes around values that contain `: `, `#`, `{` or `[`.",
     fixes={
         "escapes": Advice("check the \\ escapes in double quotes"),
         "no-mapping": Advice("write keys and values, for example\n    cluster:\n      nodes: gpu[01-16]"),
@@ -167,11 +147,8 @@ ALLOW_RECORD = Diagnosis(
     fixes="ls -ld {folder}    # it must be yours, with mode 0700",
 )
 
-HOSTFILE = Diagnosis(
+HOSTFILE = Mistake(
     code="hostfile",
-    title="the hostfile is invalid",
-    symptoms=("the hostfile lists no hosts",),
-    explanation="Each line is `HOST slots=N`, as in DeepSpeed and MPI hostfiles.",
     fixes={
         "fewer": _FEWER,
         "empty": Advice("add a line: worker-0 slots=8"),
@@ -180,21 +157,10 @@ HOSTFILE = Diagnosis(
     },
 )
 
-ENVFILE = Diagnosis(
-    code="envfile",
-    title="the environment file is invalid",
-    symptoms=("has no '='",),
-    explanation="Each line of .deepspeed_env is `NAME=value`.",
-    fixes=Advice("write NAME=value, e.g. NCCL_DEBUG=INFO"),
-)
+ENVFILE = Mistake(code="envfile", fixes=Advice("write NAME=value, e.g. NCCL_DEBUG=INFO"))
 
-NODESET = Diagnosis(
+NODESET = Mistake(
     code="nodeset",
-    title="a node set is invalid",
-    symptoms=("gpu[01-",),
-    explanation="Node sets have the same syntax as in Slurm and ClusterShell: `gpu[01-16]`, `gpu01,gpu02`,"
-    " `gpu[1-4,7]`. Leading zeros matter: `gpu1` and `gpu01` are different nodes.",
-    remedy="In a shell, put quotes around a node set: `aboard check 'gpu[01-16]'`.",
     fixes={
         "none": Advice("specify a node, for example gpu01 or gpu[01-16]"),
         "hostfile": "for a hostfile, use: --hostfile {path}",
@@ -223,30 +189,13 @@ NODESET = Diagnosis(
     },
 )
 
-NODE_TWICE = Diagnosis(
-    code="node-twice",
-    title="a node is listed twice",
-    symptoms=("gpu03 is listed twice",),
-    explanation="The node would get twice as many ranks, on the same GPUs. A machine with two names is still one node.",
-    fixes=Advice("list {nodes} only once"),
+NODE_TWICE = Mistake(code="node-twice", fixes=Advice("list {nodes} only once"))
+
+CLUSTER_TWICE = Mistake(
+    code="cluster-twice", fixes=Advice("keep one of them; to use some of the nodes, add --include NODES")
 )
 
-CLUSTER_TWICE = Diagnosis(
-    code="cluster-twice",
-    title="the nodes were specified twice",
-    symptoms=("the nodes were specified twice, by aboard.yaml and by --hostfile",),
-    explanation="Two sources list the nodes, and Aboard does not guess which of them to use.",
-    fixes=Advice("keep one of them; to use some of the nodes, add --include NODES"),
-)
-
-HEAD_TWICE = Diagnosis(
-    code="head-twice",
-    title="this machine is listed twice",
-    symptoms=("localhost",),
-    explanation="`localhost` and the machine's own name would make two nodes. Keep the name by which other nodes reach"
-    " the machine.",
-    fixes=Advice("keep one of them: remove {node}"),
-)
+HEAD_TWICE = Mistake(code="head-twice", fixes=Advice("keep one of them: remove {node}"))
 
 HEAD_ADDRESS = Diagnosis(
     code="head-address",
@@ -257,13 +206,8 @@ HEAD_ADDRESS = Diagnosis(
     fixes=Advice("use the head's name or address instead of {node}, or connect the head to a network: ip addr"),
 )
 
-FILTER = Diagnosis(
+FILTER = Mistake(
     code="filter",
-    title="--include or --exclude is invalid",
-    symptoms=("--include and --exclude can't be used together",),
-    explanation="`--include` and `--exclude` take the cluster's nodes and their slots, in DeepSpeed's syntax:"
-    " `worker-0@worker-1:0,2`.",
-    remedy="Pass only the nodes to use: `--include NODES`.",
     fixes={
         "near": NEAR,
         "nodes": Advice("the nodes are {nodes}"),
@@ -277,26 +221,8 @@ FILTER = Diagnosis(
     },
 )
 
-DURATION = Diagnosis(
-    code="duration",
-    title="a duration has no unit",
-    symptoms=("is not a duration",),
-    explanation="A number without a unit is ambiguous, because it could mean seconds or minutes.",
-    fixes=Advice("for example: {option} 10m (units: d, h, m, s)"),
-)
+DURATION = Mistake(code="duration", fixes=Advice("for example: {option} 10m (units: d, h, m, s)"))
 
-RANKS = Diagnosis(
-    code="ranks",
-    title="the rank list is invalid",
-    symptoms=("0-3,7",),
-    explanation="A rank list consists of numbers and ranges, separated by commas.",
-    fixes=Advice("for example: {option} 3,5-7"),
-)
+RANKS = Mistake(code="ranks", fixes=Advice("for example: {option} 3,5-7"))
 
-SHELL_NUL = Diagnosis(
-    code="shell-nul",
-    title="an argument contains a NUL byte",
-    symptoms=("ValueError: embedded null byte",),
-    explanation="The kernel ends a string at a NUL byte, so no program can receive an argument that contains one.",
-    fixes=Advice("remove the NUL byte; put binary data in a file and pass its path"),
-)
+SHELL_NUL = Mistake(code="shell-nul", fixes=Advice("remove the NUL byte; put binary data in a file and pass its path"))

@@ -1,13 +1,9 @@
 """Diagnoses of `aboard sync --env`: an environment that can't be packed on the head or recreated on a node."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 
-NONE = Diagnosis(
+NONE = Mistake(
     code="env-none",
-    title="no virtual environment is active on the head",
-    symptoms=("no virtual environment is active",),
-    explanation="`aboard sync --env` recreates the active virtual environment on every node. Without one, there is"
-    " nothing to recreate.",
     fixes="python3 -m venv ~/venv && . ~/venv/bin/activate    # then install your packages and run the command again",
 )
 

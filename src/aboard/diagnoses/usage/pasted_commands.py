@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 from aboard.diagnoses.fixes import Advice, Shell
 from aboard.diagnoses.shared_fixes import NEAR, SUGGESTED
 from aboard.diagnoses.untrusted import escape_text
@@ -17,13 +17,8 @@ def quote_command_line(words: Sequence[str]) -> Shell:
     return Shell(line + (" …" if len(words) > _MOST_WORDS else ""))
 
 
-FLAG = Diagnosis(
+FLAG = Mistake(
     code="paste-flag",
-    title="a flag from another launcher is not supported",
-    symptoms=("torchrun --nproc_per_node",),
-    explanation="torchrun, deepspeed, accelerate, srun and sbatch commands can be pasted after `--`, but not with this"
-    " flag.",
-    remedy="Follow the `fix`. Usually you can just remove the flag.",
     fixes={
         "near": NEAR,
         "of-script": Advice("put the script's flags after the script"),
@@ -72,13 +67,8 @@ FLAG = Diagnosis(
     },
 )
 
-CONFIG = Diagnosis(
+CONFIG = Mistake(
     code="paste-config",
-    title="an accelerate config is not supported",
-    symptoms=("accelerate launch --config_file",),
-    explanation="The accelerate config contradicts the nodes, or has settings that would be ignored.",
-    remedy="Change the unsupported lines in the config, or launch the script without accelerate: `aboard launch --"
-    " train.py`.",
     fixes={
         **SUGGESTED,
         "section": Advice("write its keys below it, or {key}: {{}}"),
@@ -89,12 +79,8 @@ CONFIG = Diagnosis(
     },
 )
 
-MASTER = Diagnosis(
+MASTER = Mistake(
     code="paste-master",
-    title="the pasted command's master address or port can't be used",
-    symptoms=("--master_addr",),
-    explanation="As the master, Aboard uses the run's first node and a port that it has just tested. An address or port"
-    " in the pasted command must agree with them.",
     fixes={
         "host": Advice("write {option} with the name or address of the first node"),
         "port": Advice("remove the port: Aboard chooses one"),
@@ -103,11 +89,8 @@ MASTER = Diagnosis(
     },
 )
 
-SCRIPT = Diagnosis(
+SCRIPT = Mistake(
     code="paste-script",
-    title="the pasted command has no script",
-    symptoms=("starts no run; accelerate launch does",),
-    explanation="Ranks run a script, and the pasted command does not contain one.",
     fixes={
         "none": Advice("write the script after the flags: {launcher} … train.py"),
         "batch": Advice("write the file after the flags: {launcher} … job.sh; a script on standard input is not read"),
@@ -190,10 +173,4 @@ BATCH = Diagnosis(
     },
 )
 
-SLOTS = Diagnosis(
-    code="paste-slots",
-    title="the pasted command uses more slots than the nodes have",
-    symptoms=("has fewer slots than",),
-    explanation="The pasted command selects GPUs by number, and a node has no GPU with such a high number.",
-    fixes=Advice("use fewer slots, or give these nodes more"),
-)
+SLOTS = Mistake(code="paste-slots", fixes=Advice("use fewer slots, or give these nodes more"))

@@ -1,15 +1,12 @@
 """Diagnoses of runs that can't be planned on these nodes, or exported to another launcher."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Mistake
 from aboard.diagnoses.fixes import Advice
 
 _USE_TORCHRUN = "or use: aboard launch --dry-run --as torchrun -- …"
 
-PLAN = Diagnosis(
+PLAN = Mistake(
     code="launch-plan",
-    title="the plan does not fit the nodes",
-    symptoms=("no node would start a rank",),
-    explanation="The requested ranks, slots, nodes or environment variables contradict each other.",
     fixes={
         "no-slots": Advice("set slots for a node: `slots: 8` in aboard.yaml"),
         "nodes": Advice("specify as many nodes as the run needs; Aboard never silently starts a smaller run"),
@@ -25,12 +22,8 @@ PLAN = Diagnosis(
     },
 )
 
-EXPORT_DEEPSPEED = Diagnosis(
+EXPORT_DEEPSPEED = Mistake(
     code="export-deepspeed",
-    title="the plan can't be exported to DeepSpeed's launcher",
-    symptoms=("deepspeed --hostfile",),
-    explanation="DeepSpeed's launcher sends the same command to every node through a shell, so the command can't"
-    " vary by node, and the shell drops or alters some characters.",
     fixes={
         "spelling": Advice(f"use only letters and digits, {_USE_TORCHRUN}"),
         "different": Advice(f"give all nodes the same {{what}}, {_USE_TORCHRUN}"),

@@ -1,26 +1,15 @@
 """Diagnoses of a sandbox that can't be created, or a fault that can't be injected."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 from aboard.diagnoses.fixes import Advice
 
 _TAKE_DOWN = "aboard sandbox down    # then create it again: aboard sandbox up"
 _DOWN = {"usual": _TAKE_DOWN, "named": "aboard sandbox down --name {name}"}
 
-ROOT = Diagnosis(
-    code="sandbox-root",
-    title="a sandbox needs root",
-    symptoms=("needs root",),
-    explanation="Only root can create hosts with a network, mounts and an sshd. Training in the sandbox runs as an"
-    " ordinary user.",
-    fixes="sudo {aboard} sandbox {verb}",
-)
+ROOT = Mistake(code="sandbox-root", fixes="sudo {aboard} sandbox {verb}")
 
-LINUX = Diagnosis(
-    code="sandbox-linux",
-    title="a sandbox needs Linux",
-    symptoms=("a sandbox is made of Linux namespaces",),
-    explanation="A sandbox is made of Linux namespaces, which other systems do not have.",
-    fixes=Advice("run `aboard sandbox up` on a Linux machine or in a Linux virtual machine"),
+LINUX = Mistake(
+    code="sandbox-linux", fixes=Advice("run `aboard sandbox up` on a Linux machine or in a Linux virtual machine")
 )
 
 PRIVILEGES = Diagnosis(
@@ -108,22 +97,16 @@ STUCK = Diagnosis(
     fixes=_DOWN,
 )
 
-BUSY = Diagnosis(
+BUSY = Mistake(
     code="sandbox-busy",
-    title="another command is changing the sandbox",
-    symptoms=("another aboard process has been",),
-    explanation="Only one command at a time can build, break or heal a sandbox.",
     fixes={
         "host": Advice("wait until it is done, then: aboard sandbox status"),
         "named": Advice("wait until it is done, then: aboard sandbox {verb} --name {name}"),
     },
 )
 
-DOWN = Diagnosis(
+DOWN = Mistake(
     code="sandbox-down",
-    title="no sandbox is up",
-    symptoms=("no sandbox 'sandbox' is up",),
-    explanation="The sandbox was never created, or the machine has rebooted since.",
     fixes={
         "usual": "aboard sandbox up",
         "named": "aboard sandbox up --name {name}",
@@ -131,55 +114,17 @@ DOWN = Diagnosis(
     },
 )
 
-DIFFERS = Diagnosis(
-    code="sandbox-differs",
-    title="a different sandbox is already up",
-    symptoms=("you asked for something else",),
-    explanation="The running sandbox was created with different options, such as the number of nodes or slots. A"
-    " running sandbox is never changed.",
-    fixes=_DOWN,
-)
+DIFFERS = Mistake(code="sandbox-differs", fixes=_DOWN)
 
-NAME = Diagnosis(
-    code="sandbox-name",
-    title="invalid sandbox name",
-    symptoms=("is not a valid sandbox name",),
-    explanation="The name becomes a directory name, so it can contain only lower-case letters, digits, '.', '_' and"
-    " '-'.",
-    fixes="aboard sandbox up --name sandbox",
-)
+NAME = Mistake(code="sandbox-name", fixes="aboard sandbox up --name sandbox")
 
-NODES = Diagnosis(
-    code="sandbox-nodes",
-    title="too many or too few sandbox nodes",
-    symptoms=("nodes requested",),
-    explanation="A sandbox has 1 to 250 nodes.",
-    fixes="aboard sandbox up --nodes 4",
-)
+NODES = Mistake(code="sandbox-nodes", fixes="aboard sandbox up --nodes 4")
 
-SLOTS = Diagnosis(
-    code="sandbox-slots",
-    title="a node needs at least one slot",
-    symptoms=("slots requested",),
-    explanation="A node without slots can't run any ranks.",
-    fixes="aboard sandbox up --slots 2",
-)
+SLOTS = Mistake(code="sandbox-slots", fixes="aboard sandbox up --slots 2")
 
-HOST = Diagnosis(
-    code="sandbox-host",
-    title="the sandbox has no such host",
-    symptoms=("has no host",),
-    explanation="A sandbox's hosts are `head` and the nodes `n1`, `n2`, and so on.",
-    fixes="aboard sandbox status --name {name}",
-)
+HOST = Mistake(code="sandbox-host", fixes="aboard sandbox status --name {name}")
 
-HOST_OFF = Diagnosis(
-    code="sandbox-host-off",
-    title="the host is powered off",
-    symptoms=("is off",),
-    explanation="A fault powered the host off.",
-    fixes="aboard sandbox heal --name {name}",
-)
+HOST_OFF = Mistake(code="sandbox-host-off", fixes="aboard sandbox heal --name {name}")
 
 FAULT = Diagnosis(
     code="sandbox-fault",
@@ -189,20 +134,10 @@ FAULT = Diagnosis(
     fixes="aboard sandbox heal",
 )
 
-FAULT_UNKNOWN = Diagnosis(
-    code="sandbox-fault-unknown",
-    title="unknown fault",
-    symptoms=("there is no fault",),
-    explanation="`aboard sandbox break` takes the name of a fault; `--list` shows all of them.",
-    fixes="aboard sandbox break --list",
-)
+FAULT_UNKNOWN = Mistake(code="sandbox-fault-unknown", fixes="aboard sandbox break --list")
 
-FAULT_OPTION = Diagnosis(
+FAULT_OPTION = Mistake(
     code="sandbox-fault-option",
-    title="invalid fault option",
-    symptoms=("is out of range",),
-    explanation="An option's value is outside its valid range.",
-    remedy="`aboard sandbox break --list` shows the options of each fault.",
     fixes={
         "rate": "aboard sandbox break rate --mbit 50",
         "loss": "aboard sandbox break loss --percent 5",
@@ -230,21 +165,9 @@ FAULT_OPTION = Diagnosis(
     },
 )
 
-FAULT_CLASH = Diagnosis(
-    code="sandbox-fault-clash",
-    title="the fault conflicts with an active fault",
-    symptoms=("conflicts with a fault",),
-    explanation="Two faults that change the same part of a host can't be healed separately.",
-    fixes="aboard sandbox heal {fault} --node {node} --name {name}",
-)
+FAULT_CLASH = Mistake(code="sandbox-fault-clash", fixes="aboard sandbox heal {fault} --node {node} --name {name}")
 
-NO_PROCESS = Diagnosis(
-    code="sandbox-no-process",
-    title="no process on the host matches the fault's options",
-    symptoms=("no process on n1 has",),
-    explanation="The fault targets a process, and no process on the host has that id or environment variable.",
-    fixes="aboard sandbox exec --node {node} -- ps -ef",
-)
+NO_PROCESS = Mistake(code="sandbox-no-process", fixes="aboard sandbox exec --node {node} -- ps -ef")
 
 PATH_TAKEN = Diagnosis(
     code="sandbox-path-taken",

@@ -1,6 +1,6 @@
 """Diagnoses of checkpoints that can't be written, resumed from or exported."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 from aboard.diagnoses.fixes import Advice
 
 _INTACT = "The last complete checkpoint is intact, and the same command resumes from it."
@@ -110,12 +110,8 @@ OUT_OF_STEP = Diagnosis(
     fixes="aboard why  # the ranks are out of step; please report it with: aboard bundle",
 )
 
-UNUSABLE = Diagnosis(
+UNUSABLE = Mistake(
     code="checkpoint-unusable",
-    title="the given directory is not a checkpoint",
-    symptoms=("is not a checkpoint: it was never completed", "is not a checkpoint: there is no such directory"),
-    explanation="A checkpoint directory contains a manifest.json, which is written last. If it is missing, the save"
-    " was interrupted, or the path is wrong.",
     fixes="ls {parent}  # lists the other checkpoints; resume: auto uses the newest intact one",
 )
 
@@ -160,21 +156,10 @@ FAILED = Diagnosis(
     fixes="aboard logs --rank {rank}    # shows its traceback; please report it with: aboard bundle",
 )
 
-EXPORT_TO = Diagnosis(
-    code="export-to",
-    title="the export directory is not empty",
-    symptoms=("already exists and is not empty",),
-    explanation="An export writes either a complete directory or nothing, and never overwrites files.",
-    fixes=Advice("pass a new or empty directory"),
-)
+EXPORT_TO = Mistake(code="export-to", fixes=Advice("pass a new or empty directory"))
 
-EXPORT_NONE = Diagnosis(
+EXPORT_NONE = Mistake(
     code="export-none",
-    title="there is no complete checkpoint to export",
-    symptoms=("there is no whole checkpoint in DIR on this machine",),
-    explanation="The run has not saved a checkpoint yet (`touch OUTPUT_DIR/SAVE` makes it save one now), or its"
-    " directory was removed. For a run's name, Aboard also asks the nodes of the run; for a directory, it reads only"
-    " this machine's disk.",
     fixes={
         "folder": "aboard export {folder} --to DIR",
         "run": "aboard logs {run}    # did it save a checkpoint, and on which node?",
@@ -206,13 +191,7 @@ PARTS_LOST = Diagnosis(
     fixes="aboard check {node}    # when it is back, the same command resumes; to start over: --set train.resume=none",
 )
 
-EXPORT_RUN = Diagnosis(
-    code="export-run",
-    title="the run was not started by `aboard train`",
-    symptoms=("was not started by `aboard train`",),
-    explanation="`aboard launch` runs your script; only the script knows what it saved.",
-    fixes="aboard export CHECKPOINT --to DIR    # a directory named step-…",
-)
+EXPORT_RUN = Mistake(code="export-run", fixes="aboard export CHECKPOINT --to DIR    # a directory named step-…")
 
 EXPORT_MODEL = Diagnosis(
     code="export-model",
@@ -223,14 +202,7 @@ EXPORT_MODEL = Diagnosis(
     fixes="aboard export …   # on a machine that has the model as it was trained",
 )
 
-EXPORT_MERGE = Diagnosis(
-    code="export-merge",
-    title="there is no adapter to merge",
-    symptoms=("the run trained no adapter that could be merged",),
-    explanation="`--merge` adds a LoRA adapter to its base model. A run without `train.adapter` trains all weights, and"
-    " its export is a complete model already.",
-    fixes="aboard export {what} --to {to}    # exports the whole model",
-)
+EXPORT_MERGE = Mistake(code="export-merge", fixes="aboard export {what} --to {to}    # exports the whole model")
 
 EXPORT_PEFT = Diagnosis(
     code="export-peft",

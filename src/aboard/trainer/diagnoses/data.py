@@ -1,16 +1,9 @@
 """Diagnoses of data that can't be read or prepared, before the data check."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake
 from aboard.diagnoses.fixes import Advice
 
-FILES = Diagnosis(
-    code="data-files",
-    title="no data files were given",
-    symptoms=("no file was given, and there is no ./aboard.yaml", "has no data.files"),
-    explanation="`aboard data` checks the files on the command line, or the files in the `data` section of"
-    " aboard.yaml.",
-    fixes="aboard data FILE…    # or in aboard.yaml: `data: {{files: [train.jsonl]}}`",
-)
+FILES = Mistake(code="data-files", fixes="aboard data FILE…    # or in aboard.yaml: `data: {{files: [train.jsonl]}}`")
 
 EXTRA = Diagnosis(
     code="data-extra",
@@ -21,16 +14,8 @@ EXTRA = Diagnosis(
     fixes="pip install '.[train]'    # in the checkout of Aboard",
 )
 
-MISSING = Diagnosis(
+MISSING = Mistake(
     code="data-missing",
-    title="the file does not exist, or the directory has no data files",
-    symptoms=(
-        "FileNotFoundError: Unable to find",
-        "EmptyDatasetError: The directory at DIR doesn't contain any data files",
-    ),
-    explanation="The path is wrong, or the directory has no file that ends in .jsonl, .ndjson, .json, .txt, .parquet,"
-    " .arrow or .idx (optionally followed by .gz, .zst, .bz2 or .xz). Relative paths in aboard.yaml start at that"
-    " file's directory.",
     fixes={
         "near": Advice("did you mean '{path}'?"),
         "look": "ls {folder}",
@@ -39,15 +24,8 @@ MISSING = Diagnosis(
     },
 )
 
-ENDING = Diagnosis(
+ENDING = Mistake(
     code="data-ending",
-    title="a file's name does not show its format",
-    symptoms=(
-        "has no known suffix, so Aboard can't tell its format",
-        "is a table (CSV or TSV), which Aboard doesn't read",
-        "contains JSON lines, but has the suffix of a plain text file",
-    ),
-    explanation="The suffix decides how a file is read. In a .txt file, every line is a document.",
     fixes={
         "known": Advice("rename it to end in one of: {endings} (plus .gz .zst .bz2 .xz)"),
         "rename": "mv {old} {new}",
@@ -55,12 +33,8 @@ ENDING = Diagnosis(
     },
 )
 
-SPLIT = Diagnosis(
+SPLIT = Mistake(
     code="data-split",
-    title="the data set has no such split",
-    symptoms=("has no file for the split 'train'", 'ValueError: Unknown split "train". Should be one of'),
-    explanation="File names show which split a file belongs to (train, validation, test). Aboard reads only the split"
-    " that it trains on. A data set of the Hub has splits, subsets and revisions.",
     fixes={
         "other": Advice("write split: {split}"),
         "none": Advice("remove split:, or list the files"),
@@ -105,39 +79,18 @@ TEMPLATE_LIMIT = Diagnosis(
     fixes=Advice("data:\n  template: FILE.jinja   # another template, after reading the tokenizer's own"),
 )
 
-LENGTH = Diagnosis(
-    code="data-length",
-    title="max_length is too small",
-    symptoms=("max_length: it is 1",),
-    explanation="A sequence of one token has nothing to predict.",
-    fixes=Advice("set at least 2; 2048 is common"),
+LENGTH = Mistake(code="data-length", fixes=Advice("set at least 2; 2048 is common"))
+
+SHARE = Mistake(
+    code="data-validation-share", fixes=Advice("write a larger share, or a file: `data: {{validation: held.jsonl}}`")
 )
 
-SHARE = Diagnosis(
-    code="data-validation-share",
-    title="the share of the data for validation has no row",
-    symptoms=("of 12 training rows is not a single row",),
-    explanation="With `validation: 2%`, a hash of each row's content decides whether it is in the validation set: equal"
-    " rows are on the same side, and the split is the same everywhere. Of few rows, a small share may have none.",
-    fixes=Advice("write a larger share, or a file: `data: {{validation: held.jsonl}}`"),
+ALLOW = Mistake(
+    code="data-allow", fixes={"near": Advice("did you mean '{code}'?"), "known": Advice("known codes: {codes:words}")}
 )
 
-ALLOW = Diagnosis(
-    code="data-allow",
-    title="--allow contains an unknown code",
-    symptoms=("is not a finding code of the data check",),
-    explanation="With a typo in `--allow` or `data.allow`, the finding that you meant to allow would still fail the"
-    " data check.",
-    remedy="`aboard why --codes` lists the codes, under `data`.",
-    fixes={"near": Advice("did you mean '{code}'?"), "known": Advice("known codes: {codes:words}")},
-)
-
-MIX = Diagnosis(
+MIX = Mistake(
     code="data-mix",
-    title="the data sources can't be mixed",
-    symptoms=("its weight is missing", "it has no packed sequences"),
-    explanation="Each source in a mix needs at least one sequence and a weight above 0, for example `{{path: FILE,"
-    " weight: 1}}`.",
     fixes={
         "empty": "remove {name}, or check it: aboard data {name}",
         "none": Advice("specify at least one source"),
@@ -145,14 +98,7 @@ MIX = Diagnosis(
     },
 )
 
-MIX_FAR = Diagnosis(
-    code="data-mix-far",
-    title="a source's weight is too small",
-    symptoms=("too small to sample accurately (within 1 %)",),
-    explanation="A mix repeats after at most 100,000 sequences, so a source with a share below about 1 in 2,000 can't"
-    " be sampled in proportion to its weight.",
-    fixes=Advice("set the weight of {name} to at least {least}, or remove it"),
-)
+MIX_FAR = Mistake(code="data-mix-far", fixes=Advice("set the weight of {name} to at least {least}, or remove it"))
 
 DISK = Diagnosis(
     code="data-disk",

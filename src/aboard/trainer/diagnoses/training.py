@@ -1,14 +1,10 @@
 """Diagnoses of training runs that stop before the first step or at one."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, warning
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake, warning
 from aboard.diagnoses.fixes import Advice
 
-CONFIG = Diagnosis(
+CONFIG = Mistake(
     code="train-config",
-    title="the training configuration is invalid",
-    symptoms=("train.model is not set", "train.warmup_steps and train.warmup_ratio both set the warmup"),
-    explanation="Required keys are missing, or two keys contradict each other. All problems are reported at once.",
-    remedy="`aboard train --print-config` shows each effective value and where it comes from.",
     fixes={
         "model": Advice("set it: `train: {{model: ./my-model}}`, a directory or a Hugging Face Hub name"),
         "no-model": Advice("use a directory with config.json and safetensors, or a Hugging Face Hub model as ORG/NAME"),
@@ -36,11 +32,8 @@ CONFIG = Diagnosis(
     },
 )
 
-FILE = Diagnosis(
+FILE = Mistake(
     code="train-file",
-    title="no training configuration was given",
-    symptoms=("no config file was given, and there is no ./aboard.yaml",),
-    explanation="`aboard train` reads the `train` and `data` sections of the given file, or of ./aboard.yaml.",
     fixes=Advice("add `train:` and `data:` to aboard.yaml (see docs/train.md), or pass a file: aboard train FILE.yaml"),
 )
 
