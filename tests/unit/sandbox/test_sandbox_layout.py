@@ -53,4 +53,4 @@ def test_a_name_is_no_path(name: str) -> None:
 
 def test_the_explanation_states_the_limit() -> None:
     """The diagnosis can't import the number."""
-    assert f"1 to {MOST_NODES} nodes" in sandbox.NODES.explanation
+    assert f"1 to {MOST_NODES} nodes" in str(sandbox.NODES.fixes)

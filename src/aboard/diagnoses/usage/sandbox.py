@@ -118,7 +118,7 @@ DIFFERS = Mistake(code="sandbox-differs", fixes=_DOWN)
 
 NAME = Mistake(code="sandbox-name", fixes="aboard sandbox up --name sandbox")
 
-NODES = Mistake(code="sandbox-nodes", fixes="aboard sandbox up --nodes 4")
+NODES = Mistake(code="sandbox-nodes", fixes="aboard sandbox up --nodes 4    # 1 to 250 nodes")
 
 SLOTS = Mistake(code="sandbox-slots", fixes="aboard sandbox up --slots 2")
 
