@@ -189,7 +189,7 @@ class AgentBridge:
 
     def _forward_to_child(self, message: frames.Message) -> None:
         """Forwards to the child that writes files, reads them or exchanges pieces; it exits after `leave`."""
-        from aboard.agent.transfer.receiver_process import ReceiverProcess, choose_server  # noqa: PLC0415 - only a file transfer needs it
+        from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - only a file transfer needs it
 
         op, do = str(message["op"]), message["do"]
         listens = op in ("peers", "copier")
@@ -199,7 +199,7 @@ class AgentBridge:
             raise ValueError("no exchange of files is open")
         if op not in self._transfers:
             self._transfers[op] = ReceiverProcess(
-                self._loop, self._head.send_body, lambda: self._head.send({"gone": op}), choose_server(op)
+                self._loop, self._head.send_body, lambda: self._head.send({"gone": op}), _choose_server(op)
             )
         self._transfers[op].send(frames.pack(message)[frames.HEADER :])
         if do == "leave":
@@ -322,6 +322,19 @@ class AgentBridge:
         self._silence = min(self._silence, ALONE_SECONDS)
         self._last_contact = time.monotonic()
         self._watch()
+
+
+def _choose_server(op: str) -> Callable[[int], None]:
+    """What the child for these requests runs, with its end of a socket."""
+    if op == "peers":
+        from aboard.agent.transfer.peer_process import serve_peers as serve  # noqa: PLC0415 - only large files need it
+    elif op == "copier":
+        from aboard.agent.copies.copier_process import serve_copies as serve  # noqa: PLC0415 - only a resume needs it
+    else:
+        from aboard.agent.transfer.receiver_process import serve_files  # noqa: PLC0415 - as above
+
+        return lambda fd: serve_files(op, fd)
+    return serve
 
 
 def build_hello() -> frames.Message:

@@ -59,17 +59,9 @@ class ReceiverProcess:
                 self._loop.later(REAP_SECONDS, self._reap)
 
 
-def choose_server(op: str) -> Callable[[int], None]:
-    """What the child for these requests runs, with its end of a socket."""
-    if op == "peers":
-        from aboard.agent.transfer.peer_process import serve_peers  # noqa: PLC0415 - only large files need it
-
-        return serve_peers
-    if op == "copier":
-        from aboard.agent.copies.copier_process import serve_copies  # noqa: PLC0415 - only a resume needs it
-
-        return serve_copies
-    return lambda fd: serve_frames(fd, SendFiles() if op == "fetch" else ReceiveFolders())
+def serve_files(op: str, fd: int) -> None:
+    """Reads files for the bridge, or writes them, with its end of a socket."""
+    serve_frames(fd, SendFiles() if op == "fetch" else ReceiveFolders())
 
 
 def _fork_receiver(serve: Callable[[int], None]) -> tuple[int, int]:

@@ -103,7 +103,7 @@ class SendFiles:
         return data
 
     def _summarize_marker(self, path: str, name: str) -> bytes:
-        from aboard.agent.copies.marker_summary import summarize_marker  # noqa: PLC0415 - only a resume needs it
+        from aboard.agent.marker_summary import summarize_marker  # noqa: PLC0415 - only a resume needs it
 
         with open(_open_file(self._root(path), self._split_name(name)), "rb") as file:
             return summarize_marker(file.read(MOST_MARKER))

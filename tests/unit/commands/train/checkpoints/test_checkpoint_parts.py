@@ -13,7 +13,7 @@ import pytest
 from made_events import made_event
 from node_checkpoints import HALVES, OUT, PartlyOff, both, contents, part_content, part_file, record, save, share
 
-from aboard.agent.copies.marker_summary import summarize_marker
+from aboard.agent.marker_summary import summarize_marker
 from aboard.commands.train.checkpoints.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
 from aboard.commands.train.checkpoints.recorded_checkpoints import (
     RecordedCheckpoint,
