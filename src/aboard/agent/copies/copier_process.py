@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from aboard.agent import frames
 from aboard.agent.channel import Channel
-from aboard.agent.copies.copy_record import COPIED, COPYING, FULL, CopyRecord, WantedFile, list_records
+from aboard.agent.copies.copy_record import COPIED, COPYING, FULL, CopiedFile, CopyRecord, list_records
 from aboard.agent.copies.peer_files import (
     FIRST_NODE,
     SILENT_SECONDS,
@@ -83,7 +83,7 @@ class CopierProcess:
         self._peers: dict[int, PeerFiles] = {}
         # Checkpoints that their source no longer has.
         self._skipped: set[str] = set()
-        self._orders: deque[tuple[str, WantedFile, list[int]]] = deque()
+        self._orders: deque[tuple[str, CopiedFile, list[int]]] = deque()
         self._lacking: list[list[str]] = []
         # Counts up while bytes are hashed or received, so that whoever waits can see that nothing moves.
         self._moved = 0
@@ -119,7 +119,7 @@ class CopierProcess:
             if message.get("beside") is not None:
                 self._beside = int(message["beside"])
             for checkpoint, name, size, sha256, peers in message["files"]:
-                self._orders.append((str(checkpoint), WantedFile(name, size, sha256), [int(peer) for peer in peers]))
+                self._orders.append((str(checkpoint), CopiedFile(name, size, sha256), [int(peer) for peer in peers]))
         elif do == "status":
             self._waiting = message
             self._loop.later(float(message["seconds"]), lambda: self._report(message))
@@ -190,7 +190,7 @@ class CopierProcess:
                 return False
         return True
 
-    def _follow_order(self, checkpoint: str, file: WantedFile, peers: list[int]) -> None:
+    def _follow_order(self, checkpoint: str, file: CopiedFile, peers: list[int]) -> None:
         """Fetches a file that the head wants; the next peer is asked for it if one can't send it."""
         why, until = "", time.monotonic() + SILENT_SECONDS
         try:

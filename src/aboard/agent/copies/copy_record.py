@@ -28,7 +28,7 @@ FIELDS = {"serial": int, "leader": int, "source": int, "files": [(str, int, str)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class WantedFile:
+class CopiedFile:
     """A file by name, size and hash."""
 
     def __init__(self, name: str, size: int, sha256: str) -> None:
@@ -56,7 +56,7 @@ class CopyRecord:
             self.serial: int = fields["serial"]
             # The ranks that lead this disk and the one that the files come from.
             self.leader, self.source = fields["leader"], fields["source"]
-            self.files = [WantedFile(*each) for each in fields["files"]]
+            self.files = [CopiedFile(*each) for each in fields["files"]]
         except BaseException:
             self.close()
             raise
@@ -77,7 +77,7 @@ class CopyRecord:
         os.rename(draft, NAME, src_dir_fd=self.folder, dst_dir_fd=self.folder)
         os.fsync(self.folder)
 
-    def list_missing(self) -> list[WantedFile]:
+    def list_missing(self) -> list[CopiedFile]:
         return [file for file in self.files if not file.is_in(self.folder)]
 
     def count_own_bytes(self) -> int:

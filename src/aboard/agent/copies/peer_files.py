@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aboard.agent.copies.copy_record import WantedFile
+    from aboard.agent.copies.copy_record import CopiedFile
     from aboard.agent.transfer.peer_handshake import PeerKeys
 
 # On the node that is not rank 0's: the copies of what rank 0's node has beside the checkpoints.
@@ -129,7 +129,7 @@ class PeerFiles:
     def close(self) -> None:
         self._link.close()
 
-    def fetch(self, checkpoint: str, folder: int, file: WantedFile) -> None:
+    def fetch(self, checkpoint: str, folder: int, file: CopiedFile) -> None:
         """Fetches a file of a checkpoint into an open directory, or the rest of it."""
         partial = PartialFile(folder, file.name, file.size, file.sha256)
         try:

@@ -42,7 +42,7 @@ def describe_environment(message: frames.Message) -> frames.Message:
     if python:
         there = [path for path in map(os.path.expanduser, message.get("places", ())) if os.access(path, os.X_OK)]
         path = there[0] if there else str(python)
-        description["python"] = interpreter = describe_interpreter(path)
+        description["python"] = interpreter = inspect_interpreter(path)
         if path != python and interpreter["exists"]:
             interpreter["path"] = path
         if interpreter.get("prefix") and not interpreter["unsafe"]:
@@ -67,7 +67,7 @@ def describe_environment(message: frames.Message) -> frames.Message:
     return description
 
 
-def describe_interpreter(path: str) -> frames.Message:
+def inspect_interpreter(path: str) -> frames.Message:
     """Whether it can be run, the environment that it belongs to, and who else could change what it runs."""
     if not (os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK)):
         return {"exists": False}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def describe_interpreter() -> "dict[str, Any]":
+def describe_itself() -> "dict[str, Any]":
     return {
         "executable": getattr(sys, "_base_executable", None) or sys.executable,
         "version": platform.python_version(),
@@ -54,4 +54,4 @@ def list_outer_packages() -> "dict[str, str]":
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(describe_interpreter()) + "\n")
+    sys.stdout.write(json.dumps(describe_itself()) + "\n")

@@ -87,7 +87,7 @@ def survey_environment(prefix: str, message: frames.Message) -> frames.Message:
         candidates = [str(message.get("executable") or "")]
         if settings.get("home"):
             candidates.insert(0, os.path.join(settings["home"], "python" + minor))
-        survey["interpreters"] = list(_describe_interpreters(candidates, minor))
+        survey["interpreters"] = list(_find_interpreters(candidates, minor))
     return survey
 
 
@@ -140,7 +140,7 @@ def finish_environment(prefix: str, _message: frames.Message) -> frames.Message:
     return {}
 
 
-def describe_interpreter(path: str) -> frames.Message | None:
+def ask_interpreter(path: str) -> frames.Message | None:
     """What an interpreter says about itself; None if it doesn't run."""
     loader: Any = interpreter_description.__loader__
     try:
@@ -169,20 +169,20 @@ def read_stamp(prefix: str) -> str:
     return "%d %d %d" % (about.st_ino, about.st_ctime_ns, about.st_size)
 
 
-def _describe_interpreters(candidates: list[str], minor: str) -> Iterator[frames.Message]:
+def _find_interpreters(candidates: list[str], minor: str) -> Iterator[frames.Message]:
     """Those of this minor version; without one, every other version that is installed."""
     search = os.environ.get("PATH", os.defpath).split(os.pathsep)
     folders = [*search, *(found for place in _USUAL_PLACES for found in sorted(glob.glob(os.path.expanduser(place))))]
     candidates += [os.path.join(folder, "python" + minor) for folder in folders if os.path.isabs(folder)]
     found = []
     for path in _list_programs(candidates):
-        description = describe_interpreter(path)
+        description = ask_interpreter(path)
         if description is not None and description["minor"] == minor:
             found.append(description)
     if not found:
         others = [path for folder in folders for path in sorted(glob.glob(os.path.join(folder, "python3*")))]
         plain = [path for path in others if os.path.basename(path)[len("python3") :].strip(".0123456789") == ""]
-        found = [each for each in map(describe_interpreter, _list_programs(plain)) if each is not None]
+        found = [each for each in map(ask_interpreter, _list_programs(plain)) if each is not None]
     yield from found
 
 

@@ -18,7 +18,7 @@ from aboard.commands.shared.findings.subject_results import (
     format_source_note,
     summarize_subjects,
 )
-from aboard.commands.shared.json_output import describe_interpreter, dump_json, to_plain_value
+from aboard.commands.shared.json_output import dump_json, encode_interpreter, to_plain_value
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.status_marks import FINE, NOT_ASKED
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
@@ -109,7 +109,7 @@ def _describe_node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, A
         "name": node.name,
         "reached": isinstance(contact, ReachedNode),
         **to_plain_value(contact),
-        "interpreter": describe_interpreter(node),
+        "interpreter": encode_interpreter(node),
         **{name: values.get(node.name) for name, values in basics.items()},
         "facts": {probe: by_node[node.name] for probe, by_node in facts.answers.items() if node.name in by_node},
     }

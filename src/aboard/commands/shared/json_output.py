@@ -64,7 +64,7 @@ def _list_fields(value: Any) -> Iterator[tuple[str, Any]]:
         yield ("code", member.code) if isinstance(member, Diagnosis) else (field.name, member)
 
 
-def describe_interpreter(node: Node) -> dict[str, str] | None:
+def encode_interpreter(node: Node) -> dict[str, str] | None:
     """The Python of a node's ranks and why it was chosen; null if none was."""
     chosen = node.interpreter
     return None if chosen is None else {"path": chosen.path, "origin": chosen.origin.value}

@@ -21,7 +21,7 @@ from aboard.config.schema.field_types import (
     Line,
     Lines,
     PortNumber,
-    Program,
+    ProgramName,
     SequenceLength,
     Slots,
     User,
@@ -44,7 +44,7 @@ class ContainerSection(Section):
     """The container runtime. pyxis is an option of srun, and is not supported: see docs/containers.md."""
     image: Word
     """The image: a .sif file or directory on the nodes for Apptainer, an image's name for Docker and Podman."""
-    python: Program | None = None
+    python: ProgramName | None = None
     """The ranks' Python inside: a name on the image's PATH, or a path inside. Default: python3."""
     binds: Lines | None = None
     """Directories and files to bind besides those that Aboard binds itself: SOURCE, SOURCE:TARGET, SOURCE:TARGET:ro."""
@@ -67,7 +67,7 @@ class NodeDefaults(Section):
     """The login name. Default: ssh's own configuration."""
     port: PortNumber | None = None
     """The port of the ssh server. Default: ssh's own configuration."""
-    python: Program | None = None
+    python: ProgramName | None = None
     """The node's Python: a name on its PATH, or an absolute path."""
     workdir: AbsolutePath | None = None
     """The directory that ranks start in: an absolute path on the node."""

@@ -116,7 +116,7 @@ Duration = Annotated[
 Line = Annotated[str, AfterValidator(_check_line)]
 Word = Annotated[str, AfterValidator(_check_word)]
 AbsolutePath = Annotated[str, AfterValidator(_check_path)]
-Program = Annotated[str, AfterValidator(_check_program)]
+ProgramName = Annotated[str, AfterValidator(_check_program)]
 AddressPattern = Annotated[
     str, AfterValidator(_check_pattern), _make_check(lambda text: find_host_error(text.replace("{name}", "n")), "host")
 ]

@@ -136,13 +136,13 @@ def test_a_path_that_others_can_write_is_reported(tmp_path: Path) -> None:
     packages = venv / "lib/python3.11/site-packages"
     packages.mkdir(parents=True)
     python = f"{venv}/bin/python"
-    ours = launch_environment.describe_interpreter(python)["unsafe"]
+    ours = launch_environment.inspect_interpreter(python)["unsafe"]
     assert str(tmp_path) not in ours
     for path in (tmp_path / "top", venv / "bin", packages, venv / "pyvenv.cfg"):
         before = path.stat().st_mode
         path.chmod(before | 0o002)
         assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable for everybody"
-        assert launch_environment.describe_interpreter(python)["unsafe"]
+        assert launch_environment.inspect_interpreter(python)["unsafe"]
         path.chmod(before | 0o1002)
         assert bool(launch_environment.find_unsafe_writer(str(path))) is not path.is_dir()
         path.chmod(before)
@@ -154,9 +154,9 @@ def test_what_links_lead_to_is_looked_at_too(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/venv").symlink_to("../open/venv")
     python = f"{tmp_path}/mine/venv/bin/python"
-    assert str(tmp_path) not in launch_environment.describe_interpreter(python)["unsafe"]
+    assert str(tmp_path) not in launch_environment.inspect_interpreter(python)["unsafe"]
     (tmp_path / "open").chmod(0o777)
-    assert launch_environment.describe_interpreter(python)["unsafe"] == f"{tmp_path}/open is writable for everybody"
+    assert launch_environment.inspect_interpreter(python)["unsafe"] == f"{tmp_path}/open is writable for everybody"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a file away")
@@ -191,7 +191,7 @@ def test_what_an_agent_reports_of_a_program(tmp_path: Path) -> None:
     (tmp_path / "first/tool").mkdir(parents=True)
     (tmp_path / "first/tool").chmod(0o755)
     tool.chmod(0o755)
-    unsafe = launch_environment.describe_interpreter(f"{venv}/bin/python")["unsafe"]
+    unsafe = launch_environment.inspect_interpreter(f"{venv}/bin/python")["unsafe"]
     assert launch_environment.describe_environment(asked)["program"]["exists"] is not bool(unsafe)
     assert launch_environment.describe_environment({"program": "./train.py", "workdir": str(tmp_path)})["program"][
         "problem"

@@ -48,7 +48,7 @@ _REFUSALS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobScript:
+class BatchScript:
     """The text of a script, and the secrets of its command by name, which travel in the environment of sbatch."""
 
     text: str
@@ -66,7 +66,7 @@ class SubmittedRun:
 
 def format_script(
     settings: SlurmSettings, argv: Sequence[str], *, name: str, run: str | None = None, resubmits: int = 0
-) -> JobScript:
+) -> BatchScript:
     """The script that runs the typed command with this Python, in this directory."""
     allowed = list_confirmed_digests(os.environ)
     command = build_conductor_command(argv, run=run, resubmits=resubmits, allowed=allowed)
@@ -78,7 +78,7 @@ def format_script(
         exports={"XDG_STATE_HOME": state} if state.startswith("/") else {},
         secrets=tuple(command.secrets),
     )
-    return JobScript(text=format_batch_script(settings, batch, name=name, run=run), secrets=command.secrets)
+    return BatchScript(text=format_batch_script(settings, batch, name=name, run=run), secrets=command.secrets)
 
 
 async def check_submission(settings: SlurmSettings, argv: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from aboard.commands.shared.messages.receivers import Program, Receiver, Undelivered, Webhook
+from aboard.commands.shared.messages.receivers import MessageProgram, Receiver, Undelivered, Webhook
 from aboard.durable_files import acquire_lock, open_without_link
 from aboard.record.json_lines_journal import Journal, read_entries
 
@@ -111,7 +111,9 @@ class MessageSender:
 
 
 def build_receiver(task: dict[str, Any]) -> Receiver:
-    return Program(task["command"]) if task["receiver"] == "command" else Webhook(task["address"], task["format"])
+    return (
+        MessageProgram(task["command"]) if task["receiver"] == "command" else Webhook(task["address"], task["format"])
+    )
 
 
 def run_sender(task: dict[str, Any]) -> None:

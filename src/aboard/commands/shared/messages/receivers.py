@@ -104,7 +104,7 @@ class Webhook:
         return escape_text(text.replace(urlsplit(self._address).hostname or self._address, "[host]"), 300)
 
 
-class Program:
+class MessageProgram:
     """A program that gets each message on its stdin."""
 
     def __init__(self, command: list[str]) -> None:

@@ -10,7 +10,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any, TypeVar
 
-from aboard.agent.packages.virtual_environment import describe_interpreter, read_stamp
+from aboard.agent.packages.virtual_environment import ask_interpreter, read_stamp
 from aboard.agent.transfer.receive_folders import MARK
 from aboard.commands.sync.environment.installed_distributions import InstalledDistribution, read_environment
 from aboard.commands.sync.environment.node_environment import HeadContents, NodeEnvironment
@@ -224,7 +224,7 @@ async def _find_shared_disks(
 def _describe_head_interpreter(prefix: Path) -> InterpreterDescription:
     python = prefix / "bin/python"
     try:
-        return decode(InterpreterDescription, describe_interpreter(str(python)), strict=True)
+        return decode(InterpreterDescription, ask_interpreter(str(python)), strict=True)
     except DecodeError:
         seen = f"{escape_text(str(python), 300)} does not run on this machine"
         raise AboardError(diagnoses.NONE, seen) from None

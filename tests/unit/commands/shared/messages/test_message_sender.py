@@ -20,7 +20,7 @@ from webhook_server import SECRET, WebhookServer, serve_webhook
 from aboard.commands.shared.messages import message_sender, receivers
 from aboard.commands.shared.messages.message_sender import MessageSender
 from aboard.commands.shared.messages.notify_problems import SENDER, build_problem, find_notify_problems, read_address
-from aboard.commands.shared.messages.receivers import Program, Undelivered, Webhook
+from aboard.commands.shared.messages.receivers import MessageProgram, Undelivered, Webhook
 from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.core.monitoring.run_message import RunMessage
 from aboard.diagnoses import AboardError
@@ -200,15 +200,15 @@ def test_a_busy_receiver_gets_the_message_later_and_an_old_one_never(
 def test_a_program_gets_json_and_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On stdin, never as an argument; one that hangs is killed with all that it started."""
     out, pid = tmp_path / "out", tmp_path / "pid"
-    Program(["/bin/sh", "-c", f"cat > {out}"]).send(build_message(7))
+    MessageProgram(["/bin/sh", "-c", f"cat > {out}"]).send(build_message(7))
     assert json.loads(out.read_text())["id"] == "otter-7"
     with pytest.raises(Undelivered, match="exit code 3"):
-        Program(["/bin/sh", "-c", "exit 3"]).send(build_message(1))
+        MessageProgram(["/bin/sh", "-c", "exit 3"]).send(build_message(1))
     with pytest.raises(Undelivered, match="No such file"):
-        Program(["/no/such/program"]).send(build_message(1))
+        MessageProgram(["/no/such/program"]).send(build_message(1))
     monkeypatch.setattr(receivers, "COMMAND_SECONDS", 0.5)
     with pytest.raises(Undelivered, match="was killed"):
-        Program(["/bin/sh", "-c", f"sleep 600 & echo $! > {pid}; wait"]).send(build_message(1))
+        MessageProgram(["/bin/sh", "-c", f"sleep 600 & echo $! > {pid}; wait"]).send(build_message(1))
     child = int(pid.read_text())
     wait_until(lambda: not _is_alive(child), 5, "the end of what the program started")
 

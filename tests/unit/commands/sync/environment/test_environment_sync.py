@@ -10,7 +10,7 @@ from venv import EnvBuilder
 import pytest
 from small_wheels import SITE, install, make_venv, run_python
 
-from aboard.agent.inspect.launch_environment import describe_environment as describe_launch, describe_interpreter
+from aboard.agent.inspect.launch_environment import describe_environment as describe_launch, inspect_interpreter
 from aboard.agent.packages.virtual_environment import INCOMPLETE, WHEELS, create_environment
 from aboard.commands.sync.environment.node_environment import HeadContents
 from aboard.commands.sync.environment.sync_environment import (
@@ -231,10 +231,10 @@ def test_an_incomplete_environment_has_no_interpreter(venv: Path, tmp_path: Path
     head = pack_and_move(venv)
     assert create_environment(str(venv), {"executable": sys.executable}) == {}
     (venv / WHEELS).mkdir()
-    assert describe_interpreter(str(venv / "bin/python")) == {"exists": False}
+    assert inspect_interpreter(str(venv / "bin/python")) == {"exists": False}
     done = sync(head).nodes["n1"]
     assert (done.action, len(done.installed)) == ("created", 2)
-    assert describe_interpreter(str(venv / "bin/python"))["exists"]
+    assert inspect_interpreter(str(venv / "bin/python"))["exists"]
     assert not (venv / INCOMPLETE).exists()
     assert not (venv / WHEELS).exists()
 
