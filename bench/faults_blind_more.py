@@ -94,7 +94,7 @@ _OWN: tuple[Case, ...] = (
     own("no more threads", 14, "run", "threads", "run-raised", beneath=Broken(fault=FewTasks(tasks=400))),
     own("time of a core used up", 55, "run", "cpu-time", "run-killed"),
     # Gloo ends a rank that receives too much, which is not the one that sends it: a mismatch has two sides.
-    own("a call left out", 68, "run", "left-out", "hang-mismatch", "log-mismatch", rank=False),
+    own("a call left out", 68, "run", "left-out", "hang-mismatch", rank=False),
     own("group of one rank", 68, "run", "new-group", "hang-mismatch", "hang-absent"),
     own("message that nobody sends", 68, "run", "receive", "hang-mismatch", "hang-absent"),
     own("key that nobody sets", 57, "checkpoint", "key", "hang-absent"),
@@ -117,11 +117,10 @@ _OWN: tuple[Case, ...] = (
         "fewer-in-evaluation",
         "hang-mismatch",
         "hang-uneven",
-        "log-mismatch",
         who="all",
         rank=False,
     ),
-    own("barrier with a time-out", 56, "evaluation", "timed-barrier", "hang-absent", "log-rank-behind", who="all"),
+    own("barrier with a time-out", 56, "evaluation", "timed-barrier", "hang-absent", who="all"),
     own("gradients added up once more", 64, "run", "not-exchanged", "hang-uneven", effect="end", env=_SHORT),
     own("upload at exit", 67, "end", "upload-at-exit", "hang-outside", beneath=SERVICE, env=_SHORT),
 )

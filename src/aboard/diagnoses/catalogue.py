@@ -76,13 +76,12 @@ def list_declaring_files() -> Iterator[str]:
 
 @cache
 def all_diagnoses() -> Mapping[str, Diagnosis]:
-    """All diagnoses by code and alias; a duplicate code is a bug."""
+    """All diagnoses by code; a duplicate code is a bug."""
     found: dict[str, Diagnosis] = {}
     for name in list_families():
         for diagnosis in list_diagnoses(import_module(name)):
-            for code in (diagnosis.code, *diagnosis.aliases):
-                if found.setdefault(code, diagnosis) is not diagnosis:
-                    raise ValueError(f"two diagnoses have the code {code}")
+            if found.setdefault(diagnosis.code, diagnosis) is not diagnosis:
+                raise ValueError(f"two diagnoses have the code {diagnosis.code}")
     return found
 
 

@@ -33,10 +33,9 @@ class Diagnosis:
     `severity` is the worst that a finding of it has by default. `symptoms` are texts that people paste into a search
     box. `fixes` are the commands and pieces of advice that a finding can carry, by variant; a single one needs no name,
     and a command is just its text. `remedy` describes the fix in prose; without one, the page lists the fixes.
-    `leads_to` lists the codes that it explains on the same nodes. `aliases` are former codes, or codes that it has when
-    found another way. `patterns` are the program messages that indicate it; their groups may appear in `explanation`,
-    in braces. The smallest `precedence` of the patterns that match a text decides: see `output_patterns`. `log_fix` is
-    the command of the variant "log", for a failure found in a log.
+    `leads_to` lists the codes that it explains on the same nodes. `patterns` are the program messages that indicate
+    it; their groups may appear in `explanation`, in braces. The smallest `precedence` of the patterns that match a
+    text decides: see `output_patterns`. `log_fix` is the command of the variant "log", for a failure found in a log.
     """
 
     code: str
@@ -46,7 +45,6 @@ class Diagnosis:
     severity: Severity = Severity.BLOCK
     symptoms: tuple[str, ...] = ()
     fixes: str | FixTemplate | FixTemplates = field(default_factory=dict, hash=False)
-    aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
     log_fix: str = ""
     patterns: OutputPattern | tuple[OutputPattern, ...] = ()

@@ -23,7 +23,6 @@ from aboard.diagnoses.catalogue import (
     list_families,
     list_output_patterns,
     read_error,
-    recall_diagnosis,
     unpack_error,
 )
 from aboard.diagnoses.errors import pack_error
@@ -31,7 +30,6 @@ from aboard.diagnoses.fixes import list_blanks, name_blanks
 from aboard.diagnoses.nodes import reach
 from aboard.diagnoses.output_patterns import PatternRole, PatternSource
 from aboard.doctor.logs.log_scanner import RAISED, SUMMED_UP, SUMMED_UP_KILLED
-from aboard.doctor.network import diagnoses as network
 from aboard.trainer.diagnoses import checkpoint
 
 SOURCE = Path(__file__).parents[3] / "src" / "aboard"
@@ -312,15 +310,6 @@ def _fills(call: ast.Call, used: dict[int, Diagnosis | None]) -> Iterator[tuple[
     if not words and not call.keywords and not diagnosis.templates:
         return
     yield diagnosis, constant
-
-
-@pytest.mark.parametrize(
-    ("old", "diagnosis"),
-    [("init-peer-refused", network.EPHEMERAL_REFUSED), ("init-peer-dropped", network.EPHEMERAL_DROPPED)],
-)
-def test_a_code_that_was_merged_is_still_known(old: str, diagnosis: Diagnosis) -> None:
-    """Records, scripts and `aboard why` find the diagnosis by the code that it had in a run."""
-    assert recall_diagnosis(old) is diagnosis
 
 
 # These join pieces of shell, edit a fix that a template made, or quote for a node's own login shell.

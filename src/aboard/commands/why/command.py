@@ -45,10 +45,7 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 
 DIAGNOSES_BY_CODE = {
-    code: (subject, diagnosis)
-    for subject in ALL_SUBJECTS
-    for diagnosis in subject.diagnoses
-    for code in (diagnosis.code, *diagnosis.aliases)
+    diagnosis.code: (subject, diagnosis) for subject in ALL_SUBJECTS for diagnosis in subject.diagnoses
 }
 
 

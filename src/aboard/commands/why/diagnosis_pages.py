@@ -31,10 +31,7 @@ def build_pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
     """The pages by file name."""
     diagnoses = [(subject, diagnosis) for subject in subjects for diagnosis in subject.diagnoses]
     code_pages = {f"{diagnosis.code}.md": _build_page(subject, diagnosis) for subject, diagnosis in diagnoses}
-    aliases = {
-        f"{alias}.md": _build_alias_page(alias, diagnosis) for _, diagnosis in diagnoses for alias in diagnosis.aliases
-    }
-    return {"index.md": _build_index(subjects), **code_pages, **aliases}
+    return {"index.md": _build_index(subjects), **code_pages}
 
 
 def _build_page(subject: Subject, diagnosis: Diagnosis) -> str:
@@ -66,10 +63,6 @@ At worst {means[diagnosis.severity]} Found by `{subject.command}`.
 {leads_to}
 [All codes](index.md)
 """
-
-
-def _build_alias_page(alias: str, diagnosis: Diagnosis) -> str:
-    return f"{_ORPHAN}\n\n# {alias}\n\nAlias of [{diagnosis.code}]({diagnosis.code}.md): {diagnosis.title}.\n"
 
 
 def _build_index(subjects: Sequence[Subject]) -> str:

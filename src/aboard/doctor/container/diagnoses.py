@@ -216,7 +216,6 @@ GPU = Diagnosis(
     code="container-gpu",
     precedence=375,
     leads_to=_UNKNOWN,
-    aliases=("log-container-gpu",),
     title="a container has no GPU",
     symptoms=(
         "Could not find any nv files on this host!",
@@ -247,7 +246,6 @@ GPU = Diagnosis(
 NOT_STARTED = Diagnosis(
     code="container-not-started",
     leads_to=_UNKNOWN,
-    aliases=("log-container",),
     title="a container could not be started",
     symptoms=("slurmstepd: error: pyxis: container start failed", "FATAL:   container creation failed: "),
     explanation="The container runtime reported an error before the program inside started.",

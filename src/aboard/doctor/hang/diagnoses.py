@@ -63,7 +63,6 @@ UNEVEN = Diagnosis(
 
 MISMATCH = Diagnosis(
     code="hang-mismatch",
-    aliases=("log-mismatch",),
     title="ranks are in different collectives",
     symptoms=(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
@@ -114,7 +113,6 @@ ORDER = Diagnosis(
 
 ABSENT = Diagnosis(
     code="hang-absent",
-    aliases=("log-rank-behind",),
     title="a rank never reached the collective",
     symptoms=(
         "Timed out waiting 1800000ms for recv operation to complete",

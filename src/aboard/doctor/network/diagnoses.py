@@ -110,7 +110,6 @@ RENDEZVOUS_REJECTED = _declare_connection(
 EPHEMERAL_DROPPED = _declare_connection(
     "ephemeral-",
     "dropped",
-    aliases=("init-peer-dropped",),
     logged={
         "waiting": "ss -tno state syn-sent    # on {node}, while it tries to connect; the peer listed is blocked\n"
         "aboard check --only network    # tests every pair of nodes"
@@ -140,7 +139,6 @@ EPHEMERAL_DROPPED = _declare_connection(
 EPHEMERAL_REFUSED = _declare_connection(
     "ephemeral-",
     "refused",
-    aliases=("init-peer-refused",),
     symptoms=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
     logged={
         "nccl": "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface on the network that all nodes"

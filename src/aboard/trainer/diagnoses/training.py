@@ -84,7 +84,6 @@ GIVEN = Diagnosis(
 TRACKER_PACKAGE = Diagnosis(
     code="train-tracker-package",
     title="a tracker's package is not installed on rank 0's node",
-    aliases=("train-tensorboard",),
     symptoms=(
         "ModuleNotFoundError: No module named 'wandb'",
         "ModuleNotFoundError: No module named 'mlflow'",
