@@ -1,6 +1,5 @@
 """NCCL's log as a value: its version, the network it chose, its adapters and plugins, and its errors.
 
-Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN is preceded by its source location, from 2.26 on by the time.
 Changes from 2.14 to 2.30 are noted beside each pattern. `Using network` is the line that decides; from 2.24 on
 `NET/IB : Using` is printed even where no device was found.
 """
@@ -12,15 +11,10 @@ from dataclasses import field
 from typing import Any
 
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.doctor.shared.nccl_lines import ADAPTER, CHANNEL, NETWORK, parse_nccl_line, parse_version
 from aboard.lazy_dataclass import dataclass
 
-_PREFIX = re.compile(r"^(?:\[[^\]]*\] )?(?:\S+:\d+:\d+ )?(?:\[\d+\] )?(?:\S+:\d+ (?:\(\S+\) )?)?NCCL (INFO|WARN) (.*)$")
-# Without a prefix up to 2.22, with one later.
-_VERSION = re.compile(r"^NCCL version (\d+\.\d+(?:\.\d+)?)")
-_NETWORK = re.compile(r"^Using network (.+)$")
 _HCAS = re.compile(r"^NET/IB ?: Using (.*?);? ?OOB ")
-# `[0]mlx5_0:1/IB`, `={[0] mlx5_0:1/IB, …}` in 2.20 to 2.23, `:rail:plane` before the slash in 2.30.
-_HCA = re.compile(r"([A-Za-z][\w.-]{0,63}):\d{1,9}(?::[\w-]{1,64}){0,8}/(?:IB|RoCE)")
 _SOCKET = re.compile(r"^NET/Socket ?: Using (.*)$")
 _CARD = re.compile(r"\[\d+\]([\w.@+-]{1,32}):")
 # `NET/Plugin : Loaded net plugin X (vN)` in all; the missing one's name stands differently in each.
@@ -36,8 +30,6 @@ _NOT_FOUND = re.compile(r"^Error: network (.+?) not found")
 _DIRECT = re.compile(
     r"^NET/(?!Socket)(.+?) ?: GPU Direct RDMA (?:\(\w+\) )?([Ee]nabled|[Dd]isabled) for HCA \d+ '([\w.:-]{1,64})'"
 )
-# `Channel 00/0 : 0[3000] -> 8[3000] [send] via NET/IB/0(1)/GDRDMA(PCI)/Shared`, `00/16 :` in some, `P2P/IPC`, `SHM/…`.
-_CHANNEL = re.compile(r"^Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (\S.*)$")
 _TOPOLOGY = re.compile(r"^(?:NCCL_TOPO_FILE set by environment to|Loading topology file) (.+)$")
 # A WARN up to 2.1x, an INFO since.
 _NO_TOPOLOGY = re.compile(r"^Could not open XML topology file (.+?) : (.+)$")
@@ -46,8 +38,8 @@ _HCA_OF_ERROR = re.compile(r" hca ([\w.:-]{1,64})")
 _MOST_NAMED = 20
 # The fields that these lines fill: with one text, with names, or with the adapters in a list.
 _TEXTS = {"plugin": _LOADED, "topology": _TOPOLOGY}
-_NAMES = {"networks": (_NETWORK,), "wanted_plugins": (_WANTED,), "absent_plugins": (_NOT_FOUND, *_ABSENT)}
-_ADAPTERS = {"hcas": (_HCAS, _HCA), "cards": (_SOCKET, _CARD)}
+_NAMES = {"networks": (NETWORK,), "wanted_plugins": (_WANTED,), "absent_plugins": (_NOT_FOUND, *_ABSENT)}
+_ADAPTERS = {"hcas": (_HCAS, ADAPTER), "cards": (_SOCKET, _CARD)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +83,12 @@ class _Reader:
         self.direct_channels = 0
 
     def take(self, line: str) -> None:
-        prefix = _PREFIX.match(line)
-        text = line if prefix is None else prefix[2]
-        if found := _VERSION.match(text):
-            self.words["version"] = found[1]
-        elif prefix is not None:
-            if prefix[1] == "WARN" and _COMPLETION.search(text):
+        parsed = parse_nccl_line(line)
+        text = line if parsed is None else parsed.text
+        if version := parse_version(text):
+            self.words["version"] = version
+        elif parsed is not None:
+            if parsed.level == "WARN" and _COMPLETION.search(text):
                 hca = _HCA_OF_ERROR.search(text)
                 self.completions[hca[1] if hca else ""] += 1
             self._take_names(text)
@@ -130,5 +122,5 @@ class _Reader:
             self.words["no_device"] = True
         elif found := _DIRECT.match(text):
             self.direct[found[3]] = found[2].lower() == "enabled"
-        elif found := _CHANNEL.match(text):
-            self.direct_channels += found[4].startswith("NET/") and "GDRDMA" in found[4]
+        elif found := CHANNEL.match(text):
+            self.direct_channels += found[2] is not None

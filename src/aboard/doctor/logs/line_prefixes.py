@@ -3,8 +3,9 @@
 import re
 from dataclasses import field
 
-from aboard.doctor.logs.nccl_log import NcclLine, NcclLogSummary
+from aboard.doctor.logs.nccl_log import NcclLogSummary
 from aboard.doctor.logs.timestamps import parse_timestamp
+from aboard.doctor.shared.nccl_lines import NcclLine
 from aboard.lazy_dataclass import dataclass
 
 # CSI and OSC sequences of terminals, and whatever else moves a cursor.

@@ -18,12 +18,13 @@ from aboard.doctor.logs.line_prefixes import (
     parse_log_line,
     split_terminal_line,
 )
-from aboard.doctor.logs.nccl_log import NcclLogSummary, parse_nccl_line, parse_version
+from aboard.doctor.logs.nccl_log import NcclLogSummary
 from aboard.doctor.logs.pattern_keywords import WordIndex, extract_keywords
 from aboard.doctor.logs.sighting import ScannedLog, Sighting
 from aboard.doctor.logs.timestamps import parse_timestamp
 from aboard.doctor.logs.tracebacks import LoggedException, TracebackParser
 from aboard.doctor.logs.trouble import Trouble, rank_troubles, thin_out, weigh_trouble
+from aboard.doctor.shared.nccl_lines import parse_nccl_line, parse_version
 
 LINE_LIMIT = 16_384
 _SHOWN = 400

@@ -1,7 +1,4 @@
-"""NCCL's log, and torch's watchdog lines, as values: which ranks initialized, over which network, and who waits.
-
-Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN is preceded by its source location, and from 2.26 on by the time.
-"""
+"""NCCL's log, and torch's watchdog lines, as values: which ranks initialized, over which network, and who waits."""
 
 import re
 from collections import Counter
@@ -11,21 +8,14 @@ from dataclasses import field
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import format_count
 from aboard.core.text.rank_sets import name_ranks
+from aboard.doctor.shared.nccl_lines import ADAPTER, CHANNEL, NETWORK, NcclLine, parse_version
 from aboard.lazy_dataclass import dataclass
 
-_LINE = re.compile(
-    r"(?:\[[^\]]{0,200}\] )?(?<![\w.])(?P<host>\w[\w.-]{0,254}):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) "
-    r"(?:\[(?P<dev>-?\d{1,9})\] )?(?:(?P<place>\S{1,300}:\d{1,9}) )?(?:\(\S{1,300}\) )?"
-    r"NCCL (?P<level>INFO|WARN|ERROR) (?P<text>.*)"
-)
-_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 # `Bootstrap : Using [0]eth0:…` up to 2.7, `Bootstrap : Using eth0:…` up to 2.23, `Bootstrap: Using …` since.
 _BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d\])?([^:\s]+):([\w.:]+?)(?:%\w+)?<\d+>")
-_NETWORK = re.compile(r"Using (?:internal )?[Nn]etwork (.+)")
 # `comm 0x… rank 3 nranks 8 cudaDev 3 … - Init START` from 2.18 on; `Init COMPLETE` in all.
 _COMM = re.compile(r"\brank (\d{1,18}) n[Rr]anks (\d{1,18})")
 _START, _COMPLETE, _ABORT = "Init START", "Init COMPLETE", "Abort"
-_HCA = re.compile(r"\[\d+\] ?([A-Za-z][\w.-]*):\d+")
 _WORK = re.compile(
     r"WorkNCCL\(SeqNum=(?P<seq>\d{1,18}), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d{1,18}), NumelOut=\d+)?"
     r"(?:, Timeout\(ms\)=(?P<limit>\d{1,18}))?\)"
@@ -38,10 +28,6 @@ _LAST = re.compile(
 _FABRIC = re.compile(
     r"NCCL_IB_DISABLE set (?:by environment )?to 1|NCCL_IB_HCA set (?:by environment )?to \S+|NET/OFI .{0,80}"
     r"|NCCL_NET set (?:by environment )?to (?!Socket)\S+"
-)
-# `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA(PCI)/Shared`, `via P2P/CUMEM`, `via SHM/direct`.
-_WAY = re.compile(
-    r"^Channel .{1,100}? via (NET/[A-Za-z][A-Za-z ]{0,40}|P2P|SHM|direct shared memory)(?:\S{0,40}(/GDRDMA))?"
 )
 _DIRECT = re.compile(r"GPU Direct RDMA (?:\(\w+\) )?([Ee]nabled|[Dd]isabled) for HCA|use ring PXN \d GDR ([01])")
 _PLUGIN = re.compile(
@@ -60,16 +46,6 @@ _GROUP_KINDS = {
 }
 _NODES = re.compile(r"\bnNodes (\d{1,6})")
 MOST_RANKS = 100_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class NcclLine:
-    """A line that NCCL itself wrote."""
-
-    host: str
-    pid: int
-    level: str
-    text: str
 
 
 @dataclass(kw_only=True)
@@ -163,19 +139,6 @@ class NcclLogSummary:
     @property
     def world(self) -> int | None:
         return max((each.world for each in self.ranks.values() if each.world), default=None)
-
-
-def parse_nccl_line(text: str) -> NcclLine | None:
-    """The parts of a line that NCCL wrote; None for any other."""
-    found = _LINE.search(text)
-    if found is None:
-        return None
-    return NcclLine(host=found["host"], pid=int(found["pid"]), level=found["level"], text=found["text"])
-
-
-def parse_version(text: str) -> str:
-    found = _VERSION.search(text)
-    return found[1] if found else ""
 
 
 def parse_work(text: str) -> NcclWork | None:
@@ -287,19 +250,18 @@ def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[
 
 
 def _update_rank(known: NcclRank, text: str) -> None:
-    if found := _VERSION.search(text):
-        known.version = found[1]
+    known.version = parse_version(text) or known.version
     if found := _FABRIC.search(text):
         known.fabric = known.fabric or found[0].rstrip(". ")
     _update_connections(known, text)
-    if found := _WAY.search(text):
+    if found := CHANNEL.search(text):
         known.ways.add(found[1] + (found[2] or ""))
     elif found := _BOOTSTRAP.search(text):
         known.interface, known.address = found[1], found[2]
-    elif found := _NETWORK.search(text):
+    elif found := NETWORK.search(text):
         known.network = found[1].rstrip()
     elif text.startswith("NET/IB") and "Using" in text:
-        known.hcas = tuple(_HCA.findall(text))
+        known.hcas = tuple(ADAPTER.findall(text))
     elif found := _COMM.search(text):
         # The first communicator is the world's; later ones are subgroups.
         if known.rank is None or int(found[2]) >= (known.world or 0):

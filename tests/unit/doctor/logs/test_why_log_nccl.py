@@ -10,9 +10,9 @@ from aboard.doctor.logs.nccl_log import (
     format_stall,
     list_missing_ranks,
     name_group,
-    parse_nccl_line,
     parse_work,
 )
+from aboard.doctor.shared.nccl_lines import parse_nccl_line
 
 INFO = "n1:10:20 [3] NCCL INFO {0}"
 
