@@ -41,7 +41,8 @@ class FindingsView:
 def _render_finding(finding: Finding, width: int, beside: RenderableType | None) -> Iterator[RenderableType]:
     yield _render_heading(finding)
     yield from wrap_labelled(Text("  seen  ", style="dim"), finding.seen, width)
-    yield from wrap_labelled(Text("  why   ", style="dim"), finding.why, width)
+    if finding.why:
+        yield from wrap_labelled(Text("  why   ", style="dim"), finding.why, width)
     yield CopyableCommands(finding.fix, first=Text("  fix   ", style="dim"))
     for each in merge_findings(_list_consequences(finding)):
         label = Text.assemble(

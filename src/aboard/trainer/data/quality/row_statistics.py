@@ -51,6 +51,19 @@ RowInspector: TypeAlias = Callable[[CheckedRow, EncodingSettings], Iterator[RowF
 
 
 @dataclass(frozen=True, kw_only=True)
+class LongestRow:
+    """The longest row; the first one if several are equally long."""
+
+    length: int
+    where: RowLocation
+
+    @property
+    def rank(self) -> tuple[int, Untrusted, int]:
+        """Sorts the longest first, equally long rows by location, so that the order of addition doesn't matter."""
+        return -self.length, self.where.file, self.where.line
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataStatistics:
     """Counts over rows; `by_kind` and `supervised` count tokens of encoded rows, `characters` those of all rows."""
 
@@ -61,6 +74,7 @@ class DataStatistics:
     characters: LengthCounts = field(default_factory=LengthCounts)
     by_kind: Mapping[str, LengthCounts] = field(default_factory=dict)
     supervised: int = 0
+    longest: LongestRow | None = None
     prints: RowFingerprints = field(default_factory=RowFingerprints)
     sample: RowSample = field(default_factory=RowSample)
 
@@ -73,6 +87,7 @@ class DataStatistics:
             characters=self.characters + other.characters,
             by_kind=_add_values(self.by_kind, other.by_kind),
             supervised=self.supervised + other.supervised,
+            longest=_pick_longest(self.longest, other.longest),
             prints=self.prints + other.prints,
             sample=self.sample + other.sample,
         )
@@ -128,9 +143,22 @@ def count_rows(
         characters=count_lengths(item.characters for item in every if isinstance(item.row, DataRow)),
         by_kind={kind: count_lengths(len(each.ids) for each in rows_of_kind) for kind, rows_of_kind in encoded.items()},
         supervised=sum(int(each.mask.sum()) for rows_of_kind in encoded.values() for each in rows_of_kind),
+        longest=_pick_longest(*map(_measure_row, every)),
         prints=compute_fingerprints(rows) if prints else RowFingerprints(),
         sample=sample_rows(rows, None if earlier is None else earlier.bound),
     )
+
+
+def _measure_row(checked: CheckedRow) -> LongestRow | None:
+    if isinstance(checked.encoded, EncodedRow):
+        return LongestRow(length=len(checked.encoded.ids), where=checked.where)
+    if checked.encoded is None and isinstance(checked.row, DataRow):
+        return LongestRow(length=checked.characters, where=checked.where)
+    return None
+
+
+def _pick_longest(*candidates: LongestRow | None) -> LongestRow | None:
+    return min((each for each in candidates if each is not None), key=lambda each: each.rank, default=None)
 
 
 def _make_flagged(rows: Sequence[ExampleRow]) -> FlaggedRows:

@@ -14,7 +14,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.trainer.data.length_statistics import LengthCounts
 from aboard.trainer.data.quality.flagged_rows import ExampleRow, FlaggedRows
 from aboard.trainer.data.quality.row_sample import RowSample, SampledRow
-from aboard.trainer.data.quality.row_statistics import DataStatistics
+from aboard.trainer.data.quality.row_statistics import DataStatistics, LongestRow
 from aboard.trainer.data.rows import EncodedRow, RowLocation
 
 # Incremented when the statistics of the same rows change.
@@ -49,11 +49,15 @@ def encode_statistics(statistics: DataStatistics, origin: int | None = None) -> 
         "by_kind": {kind: _encode_lengths(each) for kind, each in sorted(statistics.by_kind.items())},
         "supervised": statistics.supervised,
         "sample": [[place(each.where), *_list_sampled_texts(each)] for each in statistics.sample.rows],
+        "longest": None
+        if statistics.longest is None
+        else {"length": statistics.longest.length, "place": place(statistics.longest.where)},
     }
 
 
 def decode_statistics(content: Mapping[str, Any], where: LocationResolver) -> DataStatistics:
     """The inverse of `encode_statistics`; raises ValueError, KeyError or TypeError for invalid content."""
+    longest = content["longest"]
     return DataStatistics(
         rows=int(content["rows"]),
         broken=int(content["broken"]),
@@ -69,6 +73,7 @@ def decode_statistics(content: Mapping[str, Any], where: LocationResolver) -> Da
         by_kind={kind: _decode_lengths(each) for kind, each in content["by_kind"].items()},
         supervised=int(content["supervised"]),
         sample=_decode_sample(content["sample"], where),
+        longest=None if longest is None else LongestRow(length=longest["length"], where=where(*longest["place"])),
     )
 
 

@@ -40,7 +40,7 @@ def plain(found: DataStatistics) -> object:
     signs = {name: (seen.count, [str(each.where) for each in seen.examples]) for name, seen in found.signs.items()}
     prints = sorted(zip(found.prints.hashes.tolist(), _lines(found.prints), strict=True))
     lengths = (found.tokens.counts, found.tokens.total, found.tokens.longest, found.characters.total)
-    return found.rows, found.broken, dict(found.kinds), signs, lengths, found.supervised, prints
+    return found.rows, found.broken, dict(found.kinds), signs, lengths, found.supervised, found.longest, prints
 
 
 def _lines(found: RowFingerprints) -> list[int]:
