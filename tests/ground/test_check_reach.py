@@ -58,11 +58,12 @@ def test_healthy(box: Sandbox) -> None:
         assert node["hostname"] == node["name"]
         assert node["address"] == box.host(node["name"]).address
         assert node["user"] == "crew"
-        assert node["kernel"].startswith(tuple("0123456789"))
+        facts = node["facts"]
+        assert facts["kernel"].startswith(tuple("0123456789"))
         assert node["python"].startswith("3.")
-        assert node["cores"] >= 1
-        assert node["memory"] > 0
-        assert node["accelerators"] == []
+        assert facts["cores"] >= 1
+        assert facts["memory"] > 0
+        assert facts["accelerators"] == []
         assert 0 < node["round_trip"] < 5
         assert abs(node["clock_offset"]) < 1
 

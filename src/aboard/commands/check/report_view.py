@@ -28,7 +28,6 @@ from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import escape_text
 from aboard.doctor.compute.subject import list_slots, name_slot
-from aboard.doctor.host import subject as host
 
 
 def format_check_lines(
@@ -75,20 +74,15 @@ def format_compute_lines(facts: Facts) -> Iterator[str]:
         yield f"compute {name} {name_slot(slot, number)}: {slot.describe()}"
 
 
-# Also beside `facts`, for compatibility; null means unknown.
-BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
-
-
 def format_check_json(
     facts: Facts, outcomes: Iterable[SubjectResult], findings: Iterable[Finding], seconds: float
 ) -> str:
     """Everything a check found: facts by node, results of multi-node probes, subjects and findings."""
-    basics = {probe.name: facts.of(probe) for probe in BASICS}
     return dump_json(
         {
             "source": facts.cluster.source,
             "seconds": round(seconds, 3),
-            "nodes": [_describe_node(facts, node, basics) for node in facts.cluster],
+            "nodes": [_describe_node(facts, node) for node in facts.cluster],
             "multi_node_probes": facts.outcomes,
             "subjects": {
                 each.subject.name: {
@@ -103,14 +97,13 @@ def format_check_json(
     )
 
 
-def _describe_node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _describe_node(facts: Facts, node: Node) -> dict[str, Any]:
     contact = facts.contacts[node.name]
     return {
         "name": node.name,
         "reached": isinstance(contact, ReachedNode),
         **to_plain_value(contact),
         "interpreter": encode_interpreter(node),
-        **{name: values.get(node.name) for name, values in basics.items()},
         "facts": {probe: by_node[node.name] for probe, by_node in facts.answers.items() if node.name in by_node},
     }
 
