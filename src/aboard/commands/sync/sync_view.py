@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
+from typing import Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -23,7 +24,16 @@ MOST_LINES = 20
 _MOST_LEFT_OUT = 5
 # Lines without a terminal: one per node and this many seconds.
 PLAIN_SECONDS = 5.0
-_PHASES = {"looking": "comparing", "sending": "sending", "waiting": "waiting for another node", "done": "done"}
+_HEAD = "this machine"
+_PHASES = {
+    "looking": "comparing",
+    "packing": "packing wheels",
+    "checking": "comparing packages",
+    "sending": "sending",
+    "installing": "installing packages",
+    "waiting": "waiting for another node",
+    "done": "done",
+}
 
 
 class NodeRates:
@@ -45,51 +55,59 @@ class NodeRates:
         return f"{amount}, {format_size(rate)}/s, {_format_seconds(left)} left"
 
 
-class SyncProgressView(TransientView):
-    """A live line for each node that is still busy."""
+class NodeProgressView(TransientView):
+    """A line for each node that is still busy: live on a terminal; a pipe gets the same line once in a while."""
 
-    def __init__(self, console: Console, nodes: Sequence[str]) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(console)
-        self._nodes = nodes
-        self._rates = NodeRates()
-        self._lines: dict[str, tuple[UploadProgress, str]] = {}
-
-    def update(self, progress: UploadProgress) -> None:
-        self._lines[progress.node] = (progress, self._rates.describe(progress))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = [self._lines[node] for node in self._nodes if node in self._lines]
-        busy = [line for line in lines if line[0].phase != "done"]
-        finished = len(self._lines) - len(busy)
-        wide = max((len(progress.node) for progress, _ in busy), default=0)
-        for progress, amount in busy[:MOST_LINES]:
-            line = Text(f"{progress.node:<{wide}}  ", no_wrap=True, overflow="ellipsis")
-            if progress.phase == "sending" and progress.total:
-                line.append(render_bar(progress.done / progress.total, BAR_CELLS))
-                line.append(f"  {amount}", style="dim")
-            else:
-                line.append(_PHASES[progress.phase], style="dim")
-            yield line
-        rest = len(busy) - MOST_LINES
-        more = f"{format_count(rest, 'more node')}; " if rest > 0 else ""
-        yield Text(f"{more}{format_count(finished, 'node')} done", style="dim")
-
-
-class PlainSyncProgress:
-    """A line per node every few seconds, for a pipe or a file."""
-
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
-        self._write = write
+        self._console = console
         self._clock = clock
         self._rates = NodeRates(clock)
+        self._lines: dict[str, tuple[UploadProgress | EnvironmentProgress, str]] = {}
         self._next: dict[str, float] = {}
 
-    def update(self, progress: UploadProgress) -> None:
-        amount = self._rates.describe(progress)
-        due = self._next.setdefault(progress.node, self._clock() + PLAIN_SECONDS)
-        if progress.phase == "sending" and self._clock() >= due:
-            self._next[progress.node] = self._clock() + PLAIN_SECONDS
-            self._write(f"sending {progress.node} {amount}")
+    def __enter__(self) -> Self:
+        return super().__enter__() if self._console.is_terminal else self
+
+    def update(self, progress: UploadProgress | EnvironmentProgress) -> None:
+        text = describe_progress(progress, self._rates)
+        self._lines[progress.node] = (progress, text)
+        now = self._clock()
+        due = self._next.setdefault(progress.node, now + PLAIN_SECONDS)
+        if not self._console.is_terminal and progress.total and now >= due and not _is_done(progress):
+            self._next[progress.node] = now + PLAIN_SECONDS
+            self._console.print(f"{progress.node or _HEAD}  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        busy = [line for line in self._lines.values() if not _is_done(line[0])]
+        wide = max((len(progress.node or _HEAD) for progress, _ in busy), default=0)
+        for progress, text in busy[:MOST_LINES]:
+            line = Text(f"{progress.node or _HEAD:<{wide}}  ", no_wrap=True, overflow="ellipsis")
+            if progress.total:
+                line.append(render_bar(progress.done / progress.total, BAR_CELLS)).append("  ")
+            yield line.append(text, style="dim")
+        rest = len(busy) - MOST_LINES
+        finished = sum(bool(name) and _is_done(progress) for name, (progress, _) in self._lines.items())
+        counts = [format_count(rest, "more node")] if rest > 0 else []
+        counts += [f"{format_count(finished, 'node')} done"] if finished else []
+        if counts:
+            yield Text("; ".join(counts), style="dim")
+
+
+def describe_progress(progress: UploadProgress | EnvironmentProgress, rates: NodeRates) -> str:
+    """The phase, and how much of it is done; with the rate and the time left while bytes are sent."""
+    what = _PHASES[progress.phase]
+    if not progress.total:
+        return what
+    if progress.phase == "sending":
+        return f"{what}: {rates.describe(progress)}"
+    if isinstance(progress, UploadProgress):
+        return f"{what}: {format_size(progress.done)} of {format_size(progress.total)}"
+    return f"{what}: {progress.done} of {progress.total}"
+
+
+def _is_done(progress: UploadProgress | EnvironmentProgress) -> bool:
+    return progress.phase == "done" or (progress.phase == "packing" and progress.done == progress.total)
 
 
 def render_sync_table(results: Mapping[str, NodeTreeResult], *, dry: bool) -> Table:

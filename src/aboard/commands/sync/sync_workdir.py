@@ -12,7 +12,7 @@ from rich.console import Console
 
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.printed_output import build_console
-from aboard.commands.sync.sync_view import PlainSyncProgress, SyncProgressView, format_left_out
+from aboard.commands.sync.sync_view import NodeProgressView, format_left_out
 from aboard.commands.sync.trees.source_tree import SourceTree
 from aboard.commands.sync.trees.sync_sources import list_left_out, load_training_files, scan_working_directory
 from aboard.commands.sync.trees.sync_trees import sync_trees
@@ -70,10 +70,8 @@ async def sync_with_progress(
     run = partial(sync_trees, nodes, trees, dialer, hashes=hashes, **options)
     if silent:
         return await run()
-    if console.is_terminal:
-        with SyncProgressView(console, [node.name for node in nodes]) as view:
-            return await run(on_progress=view.update)
-    return await run(on_progress=PlainSyncProgress(lambda line: click.echo(line, err=console.stderr)).update)
+    with NodeProgressView(console) as view:
+        return await run(on_progress=view.update)
 
 
 def _scan() -> SourceTree:

@@ -1,15 +1,17 @@
 """What `aboard sync` chooses to send, what it prints, and replies of nodes that it refuses."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from aboard.commands.launch.command import parse_sync_limit
 from aboard.commands.sync.command import sync
-from aboard.commands.sync.sync_view import NodeRates, PlainSyncProgress, format_sync_json, format_sync_lines
+from aboard.commands.sync.sync_view import NodeProgressView, NodeRates, format_sync_json, format_sync_lines
 from aboard.commands.sync.trees.sync_sources import TrainingFiles, load_training_files, scan_sources
 from aboard.config.this_machine import locate_on_nodes
 from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
@@ -131,8 +133,8 @@ def test_progress_has_the_rate_and_the_time_left() -> None:
     """From the first byte on; without a terminal a line every few seconds."""
     now = 100.0
     rates = NodeRates(lambda: now)
-    lines: list[str] = []
-    plain = PlainSyncProgress(lines.append, lambda: now)
+    pipe = StringIO()
+    plain = NodeProgressView(Console(file=pipe, width=80), lambda: now)
     first = UploadProgress(node="n1", phase="sending", done=0, total=10 << 20)
     assert rates.describe(first) == "0 B of 10 MiB"
     plain.update(first)
@@ -141,7 +143,7 @@ def test_progress_has_the_rate_and_the_time_left() -> None:
     assert rates.describe(later) == "6 MiB of 10 MiB, 1 MiB/s, 4 s left"
     plain.update(later)
     plain.update(later)
-    assert lines == ["sending n1 6 MiB of 10 MiB, 1 MiB/s, 4 s left"]
+    assert pipe.getvalue() == "n1  sending: 6 MiB of 10 MiB, 1 MiB/s, 4 s left\n"
 
 
 GOOD = [0, "a", 0o100644, 1, 2]

@@ -10,13 +10,12 @@ import click
 
 from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.commands.sync.environment.environment_view import (
-    EnvironmentProgressView,
-    PlainEnvironmentProgress,
     describe_environment,
     format_environment_json,
     list_environment_findings,
 )
 from aboard.commands.sync.environment.sync_environment import require_virtual_environment, sync_environment
+from aboard.commands.sync.sync_view import NodeProgressView
 from aboard.config.this_machine import (
     abbreviate_home,
     build_fallback_place,
@@ -46,11 +45,9 @@ def sync_active_environment(nodes: Sequence[Node], *, path: str | None, dry: boo
     if as_json:
         result = run(lambda _progress: None)
         click.echo(format_environment_json(result))
-    elif console.is_terminal:
-        with EnvironmentProgressView(console) as view:
-            result = run(view.update)
     else:
-        result = run(PlainEnvironmentProgress(click.echo).update)
+        with NodeProgressView(console) as view:
+            result = run(view.update)
     if not as_json:
         report = describe_environment(result)
         print_report(console, report, report.format_lines())

@@ -1,78 +1,16 @@
-"""The progress of `aboard sync --env`, one line per node, and its result."""
+"""The result of `aboard sync --env`."""
 
-from collections.abc import Callable, Iterator
-from time import monotonic
-
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.text import Text
+from collections.abc import Iterator
 
 from aboard.commands.shared.findings.setup_report import SetupReport
 from aboard.commands.shared.json_output import dump_json
-from aboard.commands.shared.progress_bar import TransientView, render_bar
-from aboard.commands.sync.sync_view import BAR_CELLS, MOST_LINES, PLAIN_SECONDS, NodeRates
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
+from aboard.core.environment.sync_report import EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_text
 
 _HEAD = "this machine"
-_PHASES = {
-    "packing": "packing wheels",
-    "checking": "comparing packages",
-    "sending": "sending wheels",
-    "installing": "installing packages",
-    "waiting": "waiting for another node on the same disk",
-}
-
-
-class EnvironmentProgressView(TransientView):
-    """A live line for this machine while it packs, and for each node that is still busy."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._rates = NodeRates()
-        self._lines: dict[str, tuple[EnvironmentProgress, str]] = {}
-
-    def update(self, progress: EnvironmentProgress) -> None:
-        self._lines[progress.node] = (progress, describe_progress(progress, self._rates))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        busy = [line for line in self._lines.values() if not _is_done(line[0])]
-        wide = max((len(each.node or _HEAD) for each, _ in busy), default=0)
-        for each, text in busy[:MOST_LINES]:
-            line = Text(f"{each.node or _HEAD:<{wide}}  ", no_wrap=True, overflow="ellipsis")
-            if each.total:
-                line.append(render_bar(each.done / each.total, BAR_CELLS)).append("  ")
-            yield line.append(text, style="dim")
-        if len(busy) > MOST_LINES:
-            yield Text(f"{format_count(len(busy) - MOST_LINES, 'more node')}", style="dim")
-
-
-class PlainEnvironmentProgress:
-    """A line per node every few seconds, for a pipe or a file."""
-
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
-        self._write = write
-        self._clock = clock
-        self._rates = NodeRates(clock)
-        self._next: dict[str, float] = {}
-
-    def update(self, progress: EnvironmentProgress) -> None:
-        now, text = self._clock(), describe_progress(progress, self._rates)
-        if progress.total and now >= self._next.setdefault(progress.node, now + PLAIN_SECONDS):
-            self._next[progress.node] = now + PLAIN_SECONDS
-            self._write(f"{progress.phase} {progress.node or _HEAD} {text}")
-
-
-def describe_progress(progress: EnvironmentProgress, rates: NodeRates) -> str:
-    """The phase, and how much of it is done; with the rate and the time left while bytes are sent."""
-    what = _PHASES.get(progress.phase, progress.phase)
-    if not progress.total:
-        return what
-    if progress.phase == "sending":
-        return f"{what}: {rates.describe(progress)}"
-    return f"{what}: {progress.done} of {progress.total}"
 
 
 def describe_environment(result: EnvironmentSyncResult) -> SetupReport:
@@ -152,7 +90,3 @@ def _format_conclusion(result: EnvironmentSyncResult) -> str:
         f"{len(result.nodes)} of {format_count(count, 'node')} {have} {escape_text(result.prefix, 300)} with"
         f" {format_count(result.packages, 'package')}"
     )
-
-
-def _is_done(progress: EnvironmentProgress) -> bool:
-    return progress.phase == "done" or (progress.phase == "packing" and progress.done == progress.total)

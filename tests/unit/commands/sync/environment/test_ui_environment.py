@@ -6,11 +6,10 @@ from io import StringIO
 from rich.console import Console
 
 from aboard.commands.sync.environment.environment_view import (
-    EnvironmentProgressView,
-    PlainEnvironmentProgress,
     describe_environment,
     format_environment_json,
 )
+from aboard.commands.sync.sync_view import NodeProgressView
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import environment_sync
@@ -65,20 +64,20 @@ def test_the_result_has_a_line_for_each_outcome() -> None:
 
 def test_progress_shows_bytes_with_their_rate_and_packages_without() -> None:
     """A node that is done has no line, and a pipe gets one line in a while."""
-    view = EnvironmentProgressView(Console(file=StringIO(), width=80))
+    view = NodeProgressView(Console(file=StringIO(), width=80))
     for node, phase, done, total in (("", "packing", 3, 3), ("n1", "sending", 5, 10), ("n2", "installing", 1, 4)):
         view.update(EnvironmentProgress(node=node, phase=phase, done=done, total=total))  # type: ignore[arg-type]
     shown = Console(file=StringIO(), width=80)
     shown.print(view)
     lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.partition(" ")[0] for line in lines] == ["n1", "n2"]
-    assert "sending wheels: 5 B of 10 B" in lines[0]
+    assert "sending: 5 B of 10 B" in lines[0]
     assert "installing packages: 1 of 4" in lines[1]
-    now, written = [0.0], list[str]()
-    plain = PlainEnvironmentProgress(written.append, lambda: now[0])
+    now, pipe = [0.0], StringIO()
+    plain = NodeProgressView(Console(file=pipe, width=80), lambda: now[0])
     for second, done in ((0, 0), (1, 1000), (10, 10_000), (11, 11_000)):
         now[0] = float(second)
         plain.update(EnvironmentProgress(node="n1", phase="sending", done=done, total=20_000))
-    assert len(written) == 1
-    assert written[0].startswith("sending n1 sending wheels: ")
-    assert written[0].endswith("/s, 10 s left")
+    (written,) = pipe.getvalue().splitlines()
+    assert written.startswith("n1  sending: ")
+    assert written.endswith("/s, 10 s left")
