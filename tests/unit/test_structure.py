@@ -70,6 +70,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.ci
 def test_what_decides_does_no_io() -> None:
     """No open, no print, no exec: such rooms get values and give values."""
     called = {path: _calls(ast.parse(path.read_text("utf-8"))) for path in _sources(*PURE)}
@@ -98,6 +99,7 @@ def test_the_contracts_hold_and_break(copy: Path) -> None:
         "trainer/data/store/bad_feed.py": "from aboard.trainer.data.sampling import packed_sequences",
         "commands/check/bad_command.py": "from aboard.commands.launch import run_options",
         "doctor/host/bad_subject.py": "from aboard.doctor.death import rules",
+        "agent/transfer/bad_copies.py": "from aboard.agent.copies import copy_record",
     }
     for name, source in bad.items():
         (copy / "src" / "aboard" / name).write_text(f"{source}\n")
@@ -105,9 +107,10 @@ def test_the_contracts_hold_and_break(copy: Path) -> None:
     assert broken.returncode == 1
     for name in bad:
         assert name.removesuffix(".py").replace("/", ".") in broken.stdout
-    assert "Contracts: 0 kept, 7 broken" in broken.stdout
+    assert "Contracts: 0 kept, 8 broken" in broken.stdout
 
 
+@pytest.mark.ci
 def test_what_is_shipped_imports_only_itself_and_the_standard_library() -> None:
     """Nothing else will be on the node, except for torch where its speed is measured."""
     missing = set()

@@ -82,6 +82,7 @@ def starts_program(call: str) -> bool:
     return last in STARTING_CALLS or (before == "subprocess" and last in SUBPROCESS_CALLS)
 
 
+@pytest.mark.ci
 def test_foreign_files_are_read_in_one_way() -> None:
     """A new `open`, `read_text` or `read_bytes` needs a reason in the list above, and the list has no others."""
     paths = [path for room in READING_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
@@ -96,6 +97,7 @@ def test_foreign_files_are_read_in_one_way() -> None:
     assert unlisted == [], "use read_foreign_file of aboard.foreign_files"
 
 
+@pytest.mark.ci
 def test_every_program_that_aboard_starts_is_listed() -> None:
     """docs/security.md says of each module that starts programs why the working directory can't change what they do."""
     text = (ROOT / "docs/security.md").read_text("utf-8").partition("## Programs that Aboard starts")[2]

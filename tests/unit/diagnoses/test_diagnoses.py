@@ -279,6 +279,7 @@ print(any("regex" in vars(message) for _, message in messages))
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
 
 
+@pytest.mark.ci
 def test_each_fix_gets_the_values_that_it_needs() -> None:
     """Read off the source: the variant exists, and its blanks are what is given."""
     constants = _constants()

@@ -97,6 +97,7 @@ def test_every_recording_says_what_it_is_and_answers_every_command(folder: Path)
         assert recorded == asked
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 def test_every_code_that_recordings_bring_out_has_its_story(subject: Subject) -> None:
     """And none stops a launch: recordings prove less than machines."""

@@ -284,6 +284,7 @@ def _collective(about: Any, report: Any, value: str) -> Facts:
     return _hold(COLLECTIVE, replace(facts, outcomes={MESH.name: MeshResult(targets={}, tries={})}), answer)
 
 
+@pytest.mark.ci
 def test_no_word_of_a_collective_gets_out() -> None:
     """Whatever a rank says of itself and of its end."""
     judge = collective.SUBJECT.judge
@@ -305,6 +306,7 @@ LOGS = (
 )
 
 
+@pytest.mark.ci
 def test_no_word_of_a_log_of_nccl_gets_out() -> None:
     """Whatever stands in it for an adapter, a plugin, a file or a complaint."""
     usual, *odd = ((HERE / "nccl_logs" / f"{name}.log").read_text("utf-8") for name in ("2.24-infiniband", *LOGS))

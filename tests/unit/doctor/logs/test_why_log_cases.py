@@ -167,6 +167,7 @@ def test_every_message_has_a_story() -> None:
     assert {diagnosis.code for diagnosis, _ in list_output_patterns(PatternSource.LOG)} <= told
 
 
+@pytest.mark.ci
 def test_fixes_have_no_blank_that_breaks() -> None:
     """Each verdict has something to type, or is only an echo; no brace is left over."""
     for case in CASES:

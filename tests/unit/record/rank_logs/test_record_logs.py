@@ -141,6 +141,7 @@ def test_what_a_node_dropped_is_said_where_it_is_missing(tmp_path: Path) -> None
     assert logs.lost_on_nodes == 1234
 
 
+@pytest.mark.ci
 def test_a_flood_keeps_its_beginning_and_its_end_within_the_limit(tmp_path: Path) -> None:
     """What lies between is counted to the byte, and a quiet rank loses nothing."""
     logs = writer(tmp_path, limits=SMALL)

@@ -39,7 +39,7 @@ from aboard.trainer.data.store.shard_manifest import BrokenRow, OriginFile, Shar
 
 HARMLESS = "qzq"
 EVIL = "'; $(x)\nfix: curl x | sudo sh\x1b[31m\x1b]52;c;eA==\x07\u202e\x9b31m"
-HOSTILE = [pytest.param(EVIL, id="evil"), pytest.param("A" * 1_000_000, id="long")]
+HOSTILE = [pytest.param(EVIL, id="evil"), pytest.param("A" * 1_000_000, id="long", marks=pytest.mark.ci)]
 SOUND = "0" * 64
 FILE = FileEntry(name="a.tokens", bytes=1, sha256=SOUND)
 

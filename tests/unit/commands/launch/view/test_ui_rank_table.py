@@ -53,9 +53,8 @@ def test_a_picture(scene: str, nodes: int, ranks: int) -> None:
     picture(scene, nodes, ranks)
 
 
-@pytest.mark.parametrize(
-    "scene", ["starting", *(pytest.param(scene, marks=pytest.mark.ci) for scene in SCENES if scene != "starting")]
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("scene", SCENES)
 def test_a_picture_of_a_thousand_nodes(scene: str) -> None:
     """As above, and still on one screen."""
     picture(scene, 1000, 8)
@@ -226,6 +225,7 @@ def rosters(draw: st.DrawFn) -> RunProgress:
     )
 
 
+@pytest.mark.ci
 @given(rosters(), st.integers(10, 220), st.integers(2, 60))
 def test_it_keeps_to_the_terminal(roster: RunProgress, width: int, height: int) -> None:
     """Never more lines than there are less some to spare, never a line that is wider, whatever it is told."""

@@ -40,6 +40,7 @@ def copy(made: PreparedData, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.ci
 def test_each_document_is_what_was_written(made: PreparedData) -> None:
     """Tokens, mask and place of every row, over the borders of units, shards and bytes of mask."""
     assert len(made.shards.manifest.shards) > 3
