@@ -41,14 +41,20 @@ def process(**given: Any) -> ProcessSnapshot:
 
 
 def at_collective(
-    seq: int, *, over: bool = False, op: str = "gloo:all_reduce", sizes: str = "", at: float = 990.0
+    seq: int,
+    *,
+    over: bool = False,
+    op: str = "gloo:all_reduce",
+    sizes: str = "",
+    types: tuple[str, ...] = (),
+    at: float = 990.0,
 ) -> ProcessGroupRecord:
     """A rank's record of the one group, of which the last entry is this."""
     done = [
         CollectiveRecord(seq=each, op="gloo:all_reduce", at=at - (seq - each), over=True)
         for each in range(max(1, seq - 9), seq)
     ]
-    last = CollectiveRecord(seq=seq, op=op, at=at, over=over, sizes=sizes)
+    last = CollectiveRecord(seq=seq, op=op, at=at, over=over, sizes=sizes, types=types)
     return ProcessGroupRecord(
         name="0", what="default_pg", enqueued=seq, completed=seq if over else seq - 1, entries=(*done, last)
     )

@@ -152,4 +152,4 @@ def _child(seen: RankSnapshot) -> dict[str, Any]:
 
 def _entry(entry: CollectiveRecord) -> list[Any]:
     row = [entry.seq, entry.seq, entry.p2p, entry.op, "", entry.over, entry.at * 1e9]
-    return [*row, entry.sizes] if entry.sizes else row
+    return [*row, [json.loads(entry.sizes), [], list(entry.types)]] if entry.sizes else row

@@ -103,6 +103,16 @@ def test_a_collective_of_another_kind() -> None:
     assert "rank 6 issued broadcast" in judge_evidence(given).findings[0].seen
 
 
+def test_a_collective_of_another_type() -> None:
+    """The types are named where they are what differs."""
+    usual, odd = (at_collective(20, sizes="[[4, 3]]", types=(kind,)) for kind in ("Float", "BFloat16"))
+    ranks = {rank: in_collective(groups=(odd if rank == 6 else usual,)) for rank in range(8)}
+    found = judge_evidence(evidence(ranks)).findings[0]
+    assert (found.code, found.ranks) == ("hang-mismatch", (6,))
+    assert "issued all_reduce of [4, 3] BFloat16 (sequence number 20)" in found.seen
+    assert "the other 7 ranks issued all_reduce of [4, 3] Float" in found.seen
+
+
 def test_of_two_ranks_in_different_collectives_both_are_named() -> None:
     """There is no majority that shows which one is wrong."""
     odd = in_collective(groups=(at_collective(20, op="gloo:broadcast", sizes="[[4]]"),))

@@ -7,7 +7,14 @@ from functools import lru_cache
 from typing import Annotated
 
 from aboard.core.decoding import CustomDecoder, DecodeError, JsonKey, Matching, MaxLength, Word, decode, parse_json
-from aboard.core.evidence.node_snapshot import CollectiveRecord, ProcessGroupRecord
+from aboard.core.evidence.node_snapshot import (
+    CollectiveRecord,
+    ProcessGroupRecord,
+    TensorTypes,
+    decode_count,
+    decode_sizes,
+    omit_uneven_tensors,
+)
 from aboard.core.evidence.plain_pickles import MOST_BYTES, parse_plain_pickle
 from aboard.lazy_dataclass import dataclass
 
@@ -15,46 +22,29 @@ _PICKLE = b"\x80\x02"
 # Of each group: the open collectives, oldest first, and the last ones.
 _KEPT = 48
 _MOST_RANKS = 100_000
-_MOST_NUMBER = 2**62
-# Of these, every rank passes the same sizes.
-_EVEN = re.compile(r"(?:_?all_?reduce|broadcast|_?reduce|_all_?gather_base|_reduce_scatter_base)\w*", re.IGNORECASE)
-
-
-def _decode_count(value: object) -> int:
-    """A number, or its digits: JSON dumps have both."""
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and -1 <= value < _MOST_NUMBER:
-        return value
-    raise DecodeError("expected a number")
 
 
 def _decode_nanoseconds(value: object) -> float:
-    return _decode_count(value) / 1e9
+    return decode_count(value) / 1e9
 
 
-def _decode_sizes(value: object) -> str:
-    return str([list(each) for each in decode(_Sizes, value)])
-
-
-_Size = Annotated[int, CustomDecoder(_decode_count)]
-_Sizes = Annotated[tuple[Annotated[tuple[_Size, ...], MaxLength(8)], ...], MaxLength(4)]
 _Name = Annotated[str, MaxLength(100)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    collective_seq_id: Annotated[int, CustomDecoder(_decode_count)] = -1
+    collective_seq_id: Annotated[int, CustomDecoder(decode_count)] = -1
     # Up to torch 2.3.
-    seq_id: Annotated[int, CustomDecoder(_decode_count)] = -1
-    pg_id: Annotated[int, CustomDecoder(_decode_count)] = -1
+    seq_id: Annotated[int, CustomDecoder(decode_count)] = -1
+    pg_id: Annotated[int, CustomDecoder(decode_count)] = -1
     process_group: tuple[_Name, _Name] = ("", "")
     op: Annotated[str, JsonKey("profiling_name"), Matching(r"[\w:.()<> -]{0,80}")] = ""
     at: Annotated[float, JsonKey("time_created_ns"), CustomDecoder(_decode_nanoseconds)] = 0.0
     state: Word = ""
     retired: bool = False
     is_p2p: bool = False
-    sizes: Annotated[str, JsonKey("input_sizes"), CustomDecoder(_decode_sizes)] = ""
+    sizes: Annotated[str, JsonKey("input_sizes"), CustomDecoder(decode_sizes)] = ""
+    types: Annotated[TensorTypes, JsonKey("input_dtypes")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +55,8 @@ class _GroupConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupStatus:
-    enqueued: Annotated[int, JsonKey("last_enqueued_collective"), CustomDecoder(_decode_count)] = -1
-    completed: Annotated[int, JsonKey("last_completed_collective"), CustomDecoder(_decode_count)] = -1
+    enqueued: Annotated[int, JsonKey("last_enqueued_collective"), CustomDecoder(decode_count)] = -1
+    completed: Annotated[int, JsonKey("last_completed_collective"), CustomDecoder(decode_count)] = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +108,16 @@ def _build_group(name: str, entries: list[_Entry], dump: _Dump) -> ProcessGroupR
 
 
 def _build_record(entry: _Entry) -> CollectiveRecord:
-    even = _EVEN.fullmatch(entry.op.rpartition(":")[2]) is not None
-    return CollectiveRecord(
-        seq=max(entry.collective_seq_id, entry.seq_id),
-        op=entry.op,
-        at=entry.at,
-        over=entry.retired or entry.state == "completed",
-        p2p=entry.is_p2p,
-        sizes=entry.sizes if even else "",
+    return omit_uneven_tensors(
+        CollectiveRecord(
+            seq=max(entry.collective_seq_id, entry.seq_id),
+            op=entry.op,
+            at=entry.at,
+            over=entry.retired or entry.state == "completed",
+            p2p=entry.is_p2p,
+            sizes=entry.sizes,
+            types=entry.types,
+        )
     )
 
 

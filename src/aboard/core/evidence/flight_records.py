@@ -172,10 +172,11 @@ def _find_open_collective(group: ProcessGroupRecord) -> CollectiveRecord | None:
     return min(left, key=lambda entry: entry.seq, default=None)
 
 
-def _get_shape(record: CollectiveRecord) -> tuple[str, str]:
-    return record.op, record.sizes
+def _get_shape(record: CollectiveRecord) -> tuple[str, str, tuple[str, ...]]:
+    return record.op, record.sizes, record.types
 
 
 def _is_different(record: CollectiveRecord, usual: CollectiveRecord) -> bool:
     # Sizes are recorded only for a rank's last few collectives.
-    return record.op != usual.op or bool(record.sizes and usual.sizes and record.sizes != usual.sizes)
+    known = bool(record.sizes and usual.sizes)
+    return record.op != usual.op or (known and _get_shape(record) != _get_shape(usual))

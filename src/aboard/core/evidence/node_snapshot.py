@@ -1,5 +1,6 @@
 """Snapshots of nodes and ranks: values, as agents send them and as the record stores them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any
@@ -24,8 +25,14 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 _STACK, _RAS = 64 * 1024, 256 * 1024
+_MOST_NUMBER = 2**62
 # In the order of the beacon's numbers: agent/beacon/report_receiver.py.
 ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling", "rendezvous")
+# Every rank passes the same sizes and types to these. Not to all_to_all, gather or scatter, nor to coalesced calls.
+_EVEN = re.compile(
+    r"(?:_?all_?reduce|broadcast|_?reduce|_all_?gather_base|_reduce_scatter_base|barrier)(?!\w*coalesced)\w*",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,27 +75,66 @@ class ProcessSnapshot:
     rss: int = 0
 
 
+def decode_count(value: object) -> int:
+    """A number, or its digits: the recorder's JSON has both."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and -1 <= value < _MOST_NUMBER:
+        return value
+    raise DecodeError("expected a number")
+
+
+_Size = Annotated[int, CustomDecoder(decode_count)]
+_Sizes = Annotated[tuple[Annotated[tuple[_Size, ...], MaxLength(8)], ...], MaxLength(4)]
+
+
+def decode_sizes(value: object) -> str:
+    """The sizes of the first tensors that a rank passed, as `[[10], [4, 2]]`."""
+    return str([list(each) for each in decode(_Sizes, value)])
+
+
+TensorTypes = Annotated[tuple[Word, ...], MaxLength(4)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CollectiveRecord:
-    """One entry of a flight record; `at` is when the rank reached it, in seconds by the node's clock."""
+    """One entry of a flight record; `at` is when the rank reached it, in seconds by the node's clock.
+
+    `sizes` and `types` of its tensors are only kept where all ranks must pass the same.
+    """
 
     seq: int
     op: Annotated[str, Matching(r"[\w:.()<> -]{0,80}")] = ""
     at: float = 0.0
     over: bool
     p2p: bool = False
-    sizes: Annotated[str, Matching(r"[\d\[\], ]{0,400}")] = ""
+    sizes: Annotated[str, CustomDecoder(decode_sizes)] = ""
+    types: TensorTypes = ()
+
+
+def omit_uneven_tensors(record: CollectiveRecord) -> CollectiveRecord:
+    """The record without its sizes and types if ranks may pass different ones."""
+    even = not record.p2p and _EVEN.fullmatch(record.op.rpartition(":")[2])
+    return record if even else replace(record, sizes="", types=())
 
 
 def _decode_collective(row: object) -> CollectiveRecord:
-    """In the beacon's order: numbers, kind, name, state, whether it is over, when it began, and sometimes sizes."""
+    """In the beacon's order: numbers, kind, name, state, whether it is over, when it began, and sometimes tensors."""
     match row:
-        case [seq, p2p_seq, p2p, op, state, over, began, *sizes]:
+        case [seq, p2p_seq, p2p, op, state, over, began, *tensors]:
             began = began / 1e9 if isinstance(began, int | float) else 0.0
             over = over is True or state == "completed"
             fields = {"seq": p2p_seq if p2p else seq, "op": op, "at": began, "over": over, "p2p": p2p is True}
-            return decode(CollectiveRecord, {**fields, "sizes": str(sizes[0]) if sizes else ""})
+            return omit_uneven_tensors(decode(CollectiveRecord, {**fields, **_select_tensors(tensors)}))
     raise DecodeError("expected a row of seven")
+
+
+def _select_tensors(tensors: list[object]) -> dict[str, object]:
+    """The sizes and types that a rank passed; those of the results are not compared."""
+    match tensors:
+        case [[sizes, _, types]]:
+            return {"sizes": sizes, "types": types}
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)

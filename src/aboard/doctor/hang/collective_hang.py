@@ -73,16 +73,17 @@ def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
             odd = [evidence.view(rank) for rank in progress.odd]
             entry = next(iter(progress.odd.values()))
             others = len(progress.waiting) - len(odd)
+            types = entry.types != progress.usual.types
             # Of two ranks there is no majority: either may be wrong.
             named = [evidence.view(rank) for rank in progress.waiting] if len(progress.waiting) == PAIR else odd
             yield Cause(
                 finding=hang.MISMATCH.finding(
                     nodes=tuple(sorted({view.node for view in named})),
                     ranks=tuple(view.rank for view in named),
-                    seen=f"{name_ranks(list_ranks(odd))} issued {format_collective(entry)} (sequence number"
-                    f" {progress.number}){_format_site(odd[0])};"
+                    seen=f"{name_ranks(list_ranks(odd))} issued {format_collective(entry, types=types)}"
+                    f" (sequence number {progress.number}){_format_site(odd[0])};"
                     f" the other {'rank' if others == 1 else f'{others} ranks'} issued"
-                    f" {format_collective(progress.usual)}"
+                    f" {format_collective(progress.usual, types=types)}"
                     f"{_format_site(evidence.view(_find_usual_rank(progress)))}",
                     fix=hang.MISMATCH.fix("software"),
                 ),
@@ -239,9 +240,10 @@ def _find_usual_rank(progress: GroupProgress) -> int:
     return next(rank for rank in progress.waiting if rank not in progress.odd)
 
 
-def format_collective(record: CollectiveRecord) -> str:
-    """`all_reduce of [10]`, without the backend's prefix; `barrier()` if it has no tensor."""
+def format_collective(record: CollectiveRecord, *, types: bool = False) -> str:
+    """`all_reduce of [10]`, without the backend's prefix; `barrier()` without tensors, `… of [10] Float` with types."""
     op = record.op.partition(":")[2] or record.op
     if not any(map(str.isdigit, record.sizes)):
         return f"{op}()" if record.sizes else op
-    return f"{op} of [{record.sizes.partition(']]')[0].lstrip('[')}]"
+    kind = f" {record.types[0]}" if types and record.types else ""
+    return f"{op} of [{record.sizes.partition(']')[0].lstrip('[')}]{kind}"
