@@ -33,7 +33,11 @@ def write_check_page(
 
 
 def render_check(
-    facts: Facts, outcomes: Iterable[SubjectResult], findings: Sequence[Finding], seconds: float, scrub: SecretScrubber
+    facts: Facts,
+    outcomes: Iterable[SubjectResult],
+    findings: Sequence[Finding],
+    seconds: float,
+    scrubber: SecretScrubber,
 ) -> str:
     """The page of a check, scrubbed like a bundle."""
     check = {
@@ -46,8 +50,8 @@ def render_check(
         "links": _describe_links(facts),
         "collectives": _list_collectives(facts),
     }
-    page = {"schema": 1, "aboard": __version__, "made": round(time(), 3), "check": scrub.value(check), "runs": []}
-    removed = {kind: count for kind, count in sorted(scrub.removed.items()) if count}
+    page = {"schema": 1, "aboard": __version__, "made": round(time(), 3), "check": scrubber.value(check), "runs": []}
+    removed = {kind: count for kind, count in sorted(scrubber.removed.items()) if count}
     return render_page({**page, "removed": removed}, "check – Aboard")
 
 

@@ -17,7 +17,7 @@ _LONGEST_LINE = 2_000
 _MOST_BYTES = 2**20
 
 
-def read_last_output(run: RunDirectory, ranks: Sequence[int], scrub: SecretScrubber) -> list[LastOutput]:
+def read_last_output(run: RunDirectory, ranks: Sequence[int], scrubber: SecretScrubber) -> list[LastOutput]:
     """The last lines of each of the ranks that has printed any."""
     if not run.logs.is_dir():
         return []
@@ -32,17 +32,17 @@ def read_last_output(run: RunDirectory, ranks: Sequence[int], scrub: SecretScrub
                     break
                 lines.append(line)
             if lines:
-                found.append(_describe_output(rank, lines[::-1], scrub))
+                found.append(_describe_output(rank, lines[::-1], scrubber))
         return found
 
 
-def _describe_output(rank: int, lines: Sequence[OutputLine], scrub: SecretScrubber) -> LastOutput:
+def _describe_output(rank: int, lines: Sequence[OutputLine], scrubber: SecretScrubber) -> LastOutput:
     pieces = [line.text.decode("utf-8", "replace") for line in lines]
     # What one stream printed is scrubbed as one text, since a key spans lines.
     texts = list(pieces)
     for stream in {line.stream for line in lines}:
         places = [place for place, line in enumerate(lines) if line.stream == stream]
-        scrubbed = scrub.pieces([f"{pieces[place]}\n" for place in places], cut=True)
+        scrubbed = scrubber.pieces([f"{pieces[place]}\n" for place in places], cut=True)
         for place, text in zip(places, scrubbed, strict=True):
             texts[place] = text.removesuffix("\n")
     return {

@@ -53,13 +53,13 @@ class Bundle:
         return packed.getvalue()
 
 
-def pack_run(run: RunDirectory, scrub: SecretScrubber) -> Bundle:
+def pack_run(run: RunDirectory, scrubber: SecretScrubber) -> Bundle:
     """Reads and redacts the record; writes nothing."""
     # Logs first: a line of a key that was found there may be quoted elsewhere.
     record = sorted(read_record_parts(run).items(), key=lambda part: (part[0] != LOGS, part[0]))
-    redacted = {name: _scrub_part(name, data, scrub) for name, data in record}
+    redacted = {name: _scrub_part(name, data, scrubber) for name, data in record}
     parts = {name: data for name, data in redacted.items() if data is not None}
-    removed = {kind: count for kind, count in sorted(scrub.removed.items()) if count}
+    removed = {kind: count for kind, count in sorted(scrubber.removed.items()) if count}
     removed |= {f"{name}, which is damaged": 1 for name, data in redacted.items() if data is None}
     manifest = {
         "format": FORMAT,
@@ -84,24 +84,24 @@ def write_bundle(run: str, data: bytes, path: Path) -> None:
         raise AboardError(run_records.BUNDLE_WRITE, seen, run=run, name=path.name) from None
 
 
-def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
+def _scrub_part(name: str, data: bytes, scrubber: SecretScrubber) -> bytes | None:
     """The redacted part, or None if it is invalid JSON."""
     if name == LOGS:
-        return b"".join(map(encode_json, _scrub_logs([*_parse_jsonl(data)], scrub)))
+        return b"".join(map(encode_json, _scrub_logs([*_parse_jsonl(data)], scrubber)))
     if name.endswith(".jsonl"):
-        return b"".join(encode_json(scrub.value(redact_plan_value(entry))) for entry in _parse_jsonl(data))
+        return b"".join(encode_json(scrubber.value(redact_plan_value(entry))) for entry in _parse_jsonl(data))
     if not name.endswith(".json"):
-        return scrub.text(data.decode("utf-8", "replace")).encode("utf-8", "backslashreplace")
+        return scrubber.text(data.decode("utf-8", "replace")).encode("utf-8", "backslashreplace")
     try:
         # Snapshots are large and read only by programs: no indentation.
         return encode_json(
-            scrub.value(redact_plan_value(parse_json(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
+            scrubber.value(redact_plan_value(parse_json(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
         )
     except ValueError:
         return None
 
 
-def _scrub_logs(entries: list[dict[str, Any]], scrub: SecretScrubber) -> list[dict[str, Any]]:
+def _scrub_logs(entries: list[dict[str, Any]], scrubber: SecretScrubber) -> list[dict[str, Any]]:
     """Scrubs each stream of each rank as a whole: a secret may span lines and the pieces of a line."""
     streams: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
     for entry in entries:
@@ -110,10 +110,10 @@ def _scrub_logs(entries: list[dict[str, Any]], scrub: SecretScrubber) -> list[di
         last = [not after.get("continues") for after in lines[1:]] + [True]
         ends = ["\n" if whole else "" for whole in last]
         pieces = [line["text"] + end for line, end in zip(lines, ends, strict=True)]
-        scrubbed = scrub.pieces(pieces, cut=True)
+        scrubbed = scrubber.pieces(pieces, cut=True)
         for line, text, end in zip(lines, scrubbed, ends, strict=True):
             line["text"] = text.removesuffix(end)
-    return [{**entry, "node": scrub.text(entry["node"])} for entry in entries]
+    return [{**entry, "node": scrubber.text(entry["node"])} for entry in entries]
 
 
 def redact_plan_value(value: Any) -> Any:

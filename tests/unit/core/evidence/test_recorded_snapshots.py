@@ -107,9 +107,9 @@ def barred_store() -> Evidence:
 SCENES = [locked, cut_link, mismatch, dead_mount, barred_store]
 
 
-def bundled(run: RunDirectory, scrub: SecretScrubber | None = None) -> Path:
+def bundled(run: RunDirectory, scrubber: SecretScrubber | None = None) -> Path:
     path = run.path.parent / "b.tar.gz"
-    write_bundle(run.id, pack_run(run, scrub or SecretScrubber(users=["adalove"])).data(), path)
+    write_bundle(run.id, pack_run(run, scrubber or SecretScrubber(users=["adalove"])).data(), path)
     return path
 
 

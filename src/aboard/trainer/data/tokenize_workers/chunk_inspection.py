@@ -39,14 +39,14 @@ class InspectedChunk:
 
 
 def inspect_chunk(
-    order: InspectOrder, encode: RowEncoder | None, on_progress: Callable[[int, int], None]
+    order: InspectOrder, encoder: RowEncoder | None, on_progress: Callable[[int, int], None]
 ) -> InspectedChunk:
     """Without an encoder rows have no tokens; `on_progress` receives rows and characters as they are read."""
     statistics, first_rows = DataStatistics(), list[CheckedRow]()
     rows = read_rows(order.chunk, order.form)
     rows = iter(rows if order.part is None else order.part.of(rows))
     while batch := list(islice(rows, _BATCH)):
-        items = _encode_rows(batch, encode)
+        items = _encode_rows(batch, encoder)
         batch_statistics = collect_statistics(items, order.settings, earlier=statistics.sample)
         statistics += batch_statistics
         whole = (item for item in items if item.broken is None)
@@ -55,8 +55,8 @@ def inspect_chunk(
     return InspectedChunk(statistics=statistics, first_rows=tuple(first_rows))
 
 
-def _encode_rows(rows: Sequence[DataRow | InvalidRow], encode: RowEncoder | None) -> list[CheckedRow]:
-    if encode is None:
+def _encode_rows(rows: Sequence[DataRow | InvalidRow], encoder: RowEncoder | None) -> list[CheckedRow]:
+    if encoder is None:
         return [CheckedRow(row=row) for row in rows]
-    encoded = iter(encode([row for row in rows if isinstance(row, DataRow)]))
+    encoded = iter(encoder([row for row in rows if isinstance(row, DataRow)]))
     return [CheckedRow(row=row, encoded=next(encoded) if isinstance(row, DataRow) else None) for row in rows]

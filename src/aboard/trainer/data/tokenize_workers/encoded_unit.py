@@ -67,7 +67,7 @@ class UnitRecord:
 
 def write_unit(
     rows: Iterable[DataRow | InvalidRow],
-    encode: RowEncoder,
+    encoder: RowEncoder,
     *,
     origin: int,
     path: Path,
@@ -78,11 +78,11 @@ def write_unit(
 
     Their statistics for the data check are stored with the record.
     """
-    draft = _Draft(path, vocabulary=encode.vocabulary.size, origin=origin, settings=settings)
+    draft = _Draft(path, vocabulary=encoder.vocabulary.size, origin=origin, settings=settings)
     try:
         for batch in _batch_rows(rows):
             before = draft.tokens
-            draft.take(batch, encode)
+            draft.take(batch, encoder)
             on_progress(len(batch), draft.tokens - before)
         record = draft.publish()
     except BaseException:
@@ -144,9 +144,9 @@ class _Draft:
         self._unit: Literal["line", "row"] = "line"
         self.rows = self.documents = self.tokens = self.supervised = 0
 
-    def take(self, batch: Sequence[DataRow | InvalidRow], encode: RowEncoder) -> None:
+    def take(self, batch: Sequence[DataRow | InvalidRow], encoder: RowEncoder) -> None:
         rows = [row for row in batch if isinstance(row, DataRow)]
-        encoded = iter(encode(rows) if rows else ())
+        encoded = iter(encoder(rows) if rows else ())
         documents: list[tuple[EncodedRow, DataRow]] = []
         items: list[CheckedRow] = []
         for row in batch:

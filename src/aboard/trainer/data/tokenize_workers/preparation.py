@@ -76,7 +76,7 @@ class Preparation:
     def __init__(
         self,
         sources: Sequence[PreparationSource],
-        encode: RowEncoder,
+        encoder: RowEncoder,
         cache: Path,
         *,
         prints: ContentHashCache,
@@ -84,7 +84,7 @@ class Preparation:
         shard_bytes: int,
     ) -> None:
         self._shard_bytes = shard_bytes
-        self._encode = encode
+        self._encode = encoder
         self._workers = workers
         paths = list(
             dict.fromkeys(path for source in sources for chunk in source.chunks for path in _list_chunk_files(chunk))
@@ -259,16 +259,16 @@ def _list_chunk_files(chunk: Chunk) -> tuple[Path, ...]:
     return (path, Path(chunk.path.removesuffix(".idx") + ".bin"))
 
 
-def _describe_encoder(encode: RowEncoder) -> dict[str, str]:
+def _describe_encoder(encoder: RowEncoder) -> dict[str, str]:
     """For people who compare two manifests: the single parts of the encoder's identity."""
-    if not isinstance(encode, Encoder):
+    if not isinstance(encoder, Encoder):
         return {}
-    vocabulary = encode.vocabulary
-    template = encode.custom_template or f"{vocabulary.plain}\n{vocabulary.with_tools}"
+    vocabulary = encoder.vocabulary
+    template = encoder.custom_template or f"{vocabulary.plain}\n{vocabulary.with_tools}"
     return {
         "tokenizer_sha256": hashlib.sha256(vocabulary.json.encode()).hexdigest(),
         "template_sha256": hashlib.sha256(template.encode()).hexdigest(),
-        "loss_on": encode.loss_on,
+        "loss_on": encoder.loss_on,
     }
 
 

@@ -77,29 +77,29 @@ class SourceInspection:
         self._first: list[list[CheckedRow]] = [[] for _ in opened]
         self.tallies = [DataStatistics() for _ in opened]
 
-    def go(self, encode: RowEncoder | None) -> None:
+    def go(self, encoder: RowEncoder | None) -> None:
         """The result doesn't depend on which worker reads which chunk, nor on their order."""
         cores = min(len(os.sched_getaffinity(0)), len(self._orders))
         if cores < 2 or self._total < MIN_PARALLEL_BYTES:  # noqa: PLR2004 - one is alone
             for order in self._orders:
-                self._inspect_in_process(order, encode)
+                self._inspect_in_process(order, encoder)
             return
         remaining = iter(self._orders)
-        with start_workers(cores, encode) as pool:
+        with start_workers(cores, encoder) as pool:
             pool.run(lambda: next(remaining, None), self._take)
 
     def first_rows(self) -> list[CheckedRow]:
         """The first rows of each source."""
         return [item for items in self._first for item in items]
 
-    def _inspect_in_process(self, order: InspectOrder, encode: RowEncoder | None) -> None:
+    def _inspect_in_process(self, order: InspectOrder, encoder: RowEncoder | None) -> None:
         read = [0, 0]
 
         def on_progress(rows: int, characters: int) -> None:
             read[:] = read[0] + rows, read[1] + characters
             self._take(order, WorkerProgress(rows=read[0], tokens=read[1]))
 
-        self._take(order, inspect_chunk(order, encode, on_progress))
+        self._take(order, inspect_chunk(order, encoder, on_progress))
 
     def _take(self, order: WorkerOrder, answer: WorkerAnswer) -> None:
         if not isinstance(order, InspectOrder):

@@ -44,10 +44,12 @@ class TokenizerInspector:
         return self.encoder.tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def build_encoding_settings(encode: RowEncoder) -> EncodingSettings:
+def build_encoding_settings(encoder: RowEncoder) -> EncodingSettings:
     """The settings that a preparation counts with: no length limit, since shards have none."""
     return (
-        TokenizerInspector(encode).settings("", max_length=None) if isinstance(encode, Encoder) else EncodingSettings()
+        TokenizerInspector(encoder).settings("", max_length=None)
+        if isinstance(encoder, Encoder)
+        else EncodingSettings()
     )
 
 

@@ -28,7 +28,7 @@ _EXIT_TIMEOUT = 5.0
 
 
 @contextmanager
-def start_workers(size: int, encode: RowEncoder | None) -> Iterator["WorkerPool"]:
+def start_workers(size: int, encoder: RowEncoder | None) -> Iterator["WorkerPool"]:
     """Starts `size` processes with the encoder; without one they can only inspect rows."""
     # Not forked: a tokenizer's threads and locks don't survive it.
     context = get_context("spawn")
@@ -42,7 +42,7 @@ def start_workers(size: int, encode: RowEncoder | None) -> Iterator["WorkerPool"
             theirs.close()
             workers.append(_WorkerHandle(process, ours))
         for member in workers:
-            member.send(encode)
+            member.send(encoder)
         yield WorkerPool(workers)
     finally:
         for member in workers:

@@ -81,8 +81,8 @@ def run_worker(connection: Connection) -> None:
     Thread(target=_exit_with_parent, daemon=True).start()
     # One thread each: there are as many workers as cores. Set before the first text is encoded, which starts threads.
     os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
-    encode: RowEncoder | None = connection.recv()
-    runner = _OrderRunner(encode, connection)
+    encoder: RowEncoder | None = connection.recv()
+    runner = _OrderRunner(encoder, connection)
     while True:
         try:
             order: WorkerOrder | None = connection.recv()
@@ -104,9 +104,9 @@ def _exit_with_parent() -> None:
 class _OrderRunner:
     """Executes orders with one encoder; without one it can only inspect."""
 
-    def __init__(self, encode: RowEncoder | None, connection: Connection) -> None:
-        self._encode = encode
-        self._settings = EncodingSettings() if encode is None else build_encoding_settings(encode)
+    def __init__(self, encoder: RowEncoder | None, connection: Connection) -> None:
+        self._encode = encoder
+        self._settings = EncodingSettings() if encoder is None else build_encoding_settings(encoder)
         self._connection = connection
 
     def answer(self, order: WorkerOrder) -> WorkerAnswer:
