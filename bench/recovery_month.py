@@ -5,7 +5,7 @@ What fails, and how often, is what Meta reported of 54 days of pre-training Llam
 such table by cause. 8,000 GPUs then fail every 6.3 hours. Shown beside it is the rate of Meta's research clusters, with
 the same causes: 1,024 GPUs every 7.9 hours (Kokolis et al., 2025), here every hour.
 
-What is done about a failure is decided by Aboard's own functions: `classify_failure`, `decide_recovery`,
+What is done about a failure is decided by Aboard's own functions: `RunFailure.classify`, `decide_recovery`,
 `estimate_failure_interval` and `decide_save_interval`. Costs are measured, with the command behind each, or assumed
 where no machine here can measure them. All intervals meet the same failures.
 
@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from pathlib import Path
 
-from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure
 from aboard.core.run.recovery.recovery_policy import Action, Failure, RecoverySettings, decide_recovery
 from aboard.core.run.recovery.save_interval import SaveCost, decide_save_interval, estimate_failure_interval
+from aboard.diagnoses import RunFailure
+from aboard.diagnoses.catalogue import all_diagnoses
+from aboard.diagnoses.failure_class import FailureClass
 from figures import Figures, main
 from recovery_month_picture import Curve, draw_picture
 
@@ -94,7 +96,9 @@ class Cause:
 
     @property
     def kind(self) -> FailureClass:
-        return classify_failure(self.code, self.variant)
+        failure = all_diagnoses()[self.code]
+        assert isinstance(failure, RunFailure)
+        return failure.classify(self.variant)
 
     @property
     def is_lost(self) -> bool:

@@ -220,3 +220,19 @@ def test_no_test_asserts_how_fast_something_is() -> None:
     ]
     assert len(tests) > 200
     assert found == []
+
+
+def test_errors_that_end_a_rank_of_the_trainer_have_a_class_of_recovery() -> None:
+    """They are TrainerErrors, whose type asks for the class; data and settings are read before there are ranks."""
+    found = []
+    for path in _sources("trainer"):
+        if path.relative_to(PACKAGE / "trainer").parts[0] in ("checks", "data", "settings") or "export" in path.name:
+            continue
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match call:
+                case ast.Call(func=ast.Name(id="AboardError"), args=[ast.Attribute() as diagnosis, *_]):
+                    name = ast.unparse(diagnosis)
+                    # A rank raises the error of another one again, and exports use the model's builder.
+                    if name not in ("first.diagnosis", "checkpoints.EXPORT_MODEL"):
+                        found.append(f"{path.name}: {name}")
+    assert not found

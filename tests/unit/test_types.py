@@ -8,9 +8,32 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REFUSED = """
-from aboard.diagnoses import (AboardError, Finding, Severity)
+from aboard.core.evidence.verdict import Cause, Confidence
+from aboard.diagnoses import (AboardError, Diagnosis, Finding, RunFailure, Severity, TrainerError)
+from aboard.diagnoses.diagnosis import run_warning
+from aboard.diagnoses.failure_class import FailureClass, RunFix
 from aboard.doctor.hang import diagnoses as hang
 from aboard.diagnoses.untrusted import Untrusted
+
+ODD = Diagnosis(code="odd", title="", explanation="")
+LOST = RunFailure(code="lost", title="", explanation="")  # refused: nobody says how a run recovers from it
+SLOW = run_warning(code="slow", title="", explanation="")  # refused: nor from this
+MIXED = RunFailure(
+    code="mixed",
+    title="",
+    explanation="",
+    restart=FailureClass.UNKNOWN,
+    classified_fixes={
+        "again": RunFix(FailureClass.TRANSIENT, "true"),
+        "repair": "false",  # refused: a fix whose class nobody listed
+    },
+)
+
+
+def blamed() -> None:
+    Cause(finding=ODD.finding(nodes=(), seen=""), sure=Confidence.LIKELY)  # refused: the cause of a run without a class
+    Cause(finding=MIXED.finding(nodes=(), seen=""), sure=Confidence.LIKELY)
+    TrainerError(ODD, "seen")  # refused: the same of our trainer
 
 
 def undeclared() -> None:
@@ -36,8 +59,8 @@ def shown(name: Untrusted, names: tuple[Untrusted, ...], known: Untrusted | None
 
 
 @pytest.mark.ci
-def test_text_from_outside_and_undeclared_failures_are_type_errors(tmp_path: Path) -> None:
-    """Mypy refuses exactly the lines that say so: whoever forgets visible() or the catalogue learns it at once."""
+def test_text_from_outside_and_undeclared_or_unclassified_failures_are_type_errors(tmp_path: Path) -> None:
+    """Mypy refuses exactly the lines that say so: who forgets visible(), the catalogue or a class learns it at once."""
     module = tmp_path / "refused.py"
     module.write_text(REFUSED, "utf-8")
     argv = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--no-error-summary", str(module)]

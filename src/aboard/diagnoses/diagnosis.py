@@ -5,11 +5,23 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 from functools import partial
+from typing import TYPE_CHECKING, Generic, Self
 
+from aboard.diagnoses.failure_class import FailureClass, RestartClass, RunFix, decide_class
 from aboard.diagnoses.fixes import NO_FIX, Advice, Fix, FixCommand, FixTemplate, FixTemplates, Value, name_blanks
 from aboard.diagnoses.output_patterns import USUAL_PRECEDENCE, OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
 from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    # With a default, so that `Finding` is one of any diagnosis; typing has it from Python 3.13 on.
+    from typing_extensions import TypeVar
+
+    Declared_co = TypeVar("Declared_co", bound="Diagnosis", covariant=True, default="Diagnosis")
+else:
+    from typing import TypeVar
+
+    Declared_co = TypeVar("Declared_co", bound="Diagnosis", covariant=True)
 
 _BLANK = re.compile(r"{\w+:shell}")
 
@@ -66,7 +78,7 @@ class Diagnosis:
         ranks: tuple[int, ...] = (),
         about: tuple[str, ...] = (),
         consequences: "tuple[Finding, ...]" = (),
-    ) -> "Finding":
+    ) -> "Finding[Self]":
         """A finding of this diagnosis; `why` defaults to the explanation."""
         return Finding(
             diagnosis=self,
@@ -106,12 +118,39 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mistake(Diagnosis):
-    """An input error that is only a typing mistake: its message says what was observed and what to type.
+class RunFailure(Diagnosis):
+    """A failure that can end a run, or hold it up: `restart` is the class by which it is recovered from.
 
-    It has a code and fixes like any failure, and no page of the catalogue.
+    One whose fixes are of several classes has them as `classified_fixes`; `restart` is that of a finding without any.
     """
 
+    restart: RestartClass
+    classified_fixes: Mapping[str, RunFix] = field(default_factory=dict, hash=False)
+
+    @property
+    def templates(self) -> Mapping[str, FixTemplate]:
+        return {**{variant: each.template for variant, each in self.classified_fixes.items()}, **super().templates}
+
+    def get_restart_class(self, variant: str = "") -> RestartClass:
+        fix = self.classified_fixes.get(variant)
+        return self.restart if fix is None else fix.restart
+
+    def classify(
+        self, variant: str = "", *, everywhere: bool = False, shared_disk: bool = False, own_memory: bool = False
+    ) -> FailureClass:
+        """The class of a finding with this variant of the fix; see `decide_class`."""
+        restart = self.get_restart_class(variant)
+        return decide_class(restart, everywhere=everywhere, shared_disk=shared_disk, own_memory=own_memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake(RunFailure):
+    """An input error that is only a typing mistake: its message says what was observed and what to type.
+
+    It has a code and fixes like any failure, and no page of the catalogue. A program that makes it would make it again.
+    """
+
+    restart: RestartClass = FailureClass.PROGRAM
     title: str = ""
     explanation: str = ""
 
@@ -119,17 +158,19 @@ class Mistake(Diagnosis):
 # A failure that does not stop a launch, and something worth knowing that is no failure.
 warning = partial(Diagnosis, severity=Severity.WARN)
 remark = partial(Diagnosis, severity=Severity.INFO)
+run_warning = partial(RunFailure, severity=Severity.WARN)
+run_remark = partial(RunFailure, severity=Severity.INFO)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(Generic[Declared_co]):
     """What was observed, where, why it matters, and the fix; the same type before a launch and after a crash.
 
     `about` names subjects beyond its nodes, such as `pid 4711` or `NCCL_PROTO`: a shared subject shows which of two
     findings explains the other.
     """
 
-    diagnosis: Diagnosis
+    diagnosis: Declared_co
     severity: Severity
     nodes: tuple[str, ...]
     seen: str

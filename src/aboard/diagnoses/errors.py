@@ -2,6 +2,7 @@
 
 AboardError                 a diagnosis, what was observed, and the fix
 ├── InputError              a file or an argument is invalid; lists every problem at once
+├── TrainerError            ends a rank of our trainer; has the class by which the run is recovered
 ├── SandboxError            the practice cluster can't execute a request
 └── TransportError          a node can't be reached, or sends invalid data
     ├── Unreachable         no agent replied: `reason` says why
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, RunFailure
 from aboard.diagnoses.fixes import NO_FIX, Fix, Value
 from aboard.diagnoses.nodes import agent_protocol, reach
 from aboard.diagnoses.unreachable_reason import UnreachableReason
@@ -89,6 +90,22 @@ class InputError(AboardError):
     def of(cls, diagnosis: Diagnosis, where: str, seen: str, variant: str = "", /, **values: Value) -> Self:
         """The error of a single problem, with the variant of the diagnosis' fix and its values."""
         return cls(diagnosis, [Problem(where=where, seen=seen, fix=diagnosis.fix(variant, **values))])
+
+
+class TrainerError(AboardError):
+    """Ends a rank of our own trainer, so its diagnosis says by which class the run is recovered."""
+
+    def __init__(
+        self,
+        diagnosis: RunFailure,
+        seen: str,
+        variant: str | None = None,
+        /,
+        *,
+        fix: Fix | None = None,
+        **values: Value,
+    ) -> None:
+        super().__init__(diagnosis, seen, variant, fix=fix, **values)
 
 
 class SandboxError(AboardError):

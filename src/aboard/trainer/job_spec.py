@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aboard.core.plan.training_settings import DataPart, Training
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.trainer.diagnoses import training
 
 ENVIRONMENT_NAME = "ABOARD_TRAINING"
@@ -17,7 +17,7 @@ def read_job_spec() -> Training:
     text = os.environ.get(ENVIRONMENT_NAME)
     if text is None:
         seen = f"no training settings: {ENVIRONMENT_NAME} is not set"
-        raise AboardError(training.GIVEN, seen)
+        raise TrainerError(training.GIVEN, seen)
     job = Training.of(json.loads(text))
     adapter = job.adapter
     if adapter is not None and adapter.path is not None:

@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, RunFailure, Severity
 from aboard.lazy_dataclass import dataclass
 
 # The prefix of the codes of runs that still progress, but slower than before.
@@ -28,7 +28,7 @@ class Cause:
     Of the causes with the same `explains`, if it is not empty, only the first is reported.
     """
 
-    finding: Finding
+    finding: Finding[RunFailure]
     sure: Confidence
     since: float | None = None
     explains: str = ""

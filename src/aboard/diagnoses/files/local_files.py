@@ -1,6 +1,7 @@
 """Diagnoses of files on this machine that can't be read, or are not what they were."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import Diagnosis, RunFailure
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.fixes import Advice
 
 UNREADABLE = Diagnosis(
@@ -28,8 +29,9 @@ LOCKED = Diagnosis(
     fixes="ps -p {process}  # on {host}; wait for it, or stop it",
 )
 
-SHARD_DAMAGED = Diagnosis(
+SHARD_DAMAGED = RunFailure(
     code="data-shard-damaged",
+    restart=FailureClass.PROGRAM,
     title="a token shard file changed after it was written",
     symptoms=("but the manifest says",),
     explanation="The file's size or hash differs from what was written. A copy may have been interrupted, or a disk"

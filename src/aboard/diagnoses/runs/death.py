@@ -1,58 +1,79 @@
 """Diagnoses of ranks, nodes and conductors that die or are lost."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
+from aboard.diagnoses.diagnosis import Diagnosis, RunFailure, remark, run_remark, run_warning, warning
+from aboard.diagnoses.failure_class import Circumstance, FailureClass, RunFix, classify_fixes
 from aboard.diagnoses.fixes import Advice, FixTemplates
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, PatternSource, cause, echo, end, last_words
 
 # Added to every fix for a death.
-_INSPECT_RANK: FixTemplates = {
-    "logs": "aboard logs {run} --rank {rank}    # the end of the rank's output",
-    "xid": "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? (Aboard has no permission to read the kernel"
-    " log)",
+_LOGS = "aboard logs {run} --rank {rank}    # the end of the rank's output"
+_XID = {
+    "xid": RunFix(
+        FailureClass.NODE,
+        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? (Aboard has no permission to read the kernel log)",
+    )
 }
 # For the last output of a rank: an exception, a line on stderr, or an error before the program started.
-_KNOWN_ERRORS: FixTemplates = {
-    "install": "{command:shell ssh NODE python -m pip install MODULE}    # here; or install the package that provides"
-    " {module}",
-    "interpreter": Advice(
-        "# to use a different interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"
+_KNOWN_ERRORS = {
+    **classify_fixes(
+        Circumstance.BY_EXTENT,
+        {
+            "install": "{command:shell ssh NODE python -m pip install MODULE}    # here; or install the package that"
+            " provides {module}",
+            "interpreter": Advice(
+                "# to use a different interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"
+            ),
+            "image": Advice(
+                "# the image lacks {module}: add `pip install {module}` to the definition of {image}, and bring the new"
+                " image to the nodes"
+            ),
+            "file": "ls -l {path}    # on {nodes:shell}; does the file exist?",
+            "copy": "scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has the file; then launch again",
+            "copy-to-all": 'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
+            "    # here; if {peer} has the file; then launch again",
+        },
     ),
-    "image": Advice(
-        "# the image lacks {module}: add `pip install {module}` to the definition of {image}, and bring the new image"
-        " to the nodes"
+    **classify_fixes(
+        FailureClass.TRANSIENT,
+        {
+            "port": "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses the port?"
+            " or keep the MASTER_PORT that Aboard sets",
+            "some-port": "sudo ss -ltnp    # on {nodes:shell}; which process uses the port?",
+        },
     ),
-    "file": "ls -l {path}    # on {nodes:shell}; does the file exist?",
-    "copy": "scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has the file; then launch again",
-    "copy-to-all": 'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
-    "    # here; if {peer} has the file; then launch again",
+    "disk": RunFix(Circumstance.BY_DISK, "df -h    # on {nodes:shell}; find the full disk and free space on it"),
+}
+_PROGRAM_ERRORS: FixTemplates = {
     "interface": "ip -br address    # on {nodes:shell}; set GLOO_SOCKET_IFNAME to the interface that peers can reach",
     "open-files": "ulimit -n    # on {nodes:shell}; set `setup: [ulimit -n 65536]` in aboard.yaml,"
     " unless the script lowers the limit",
     "script": "ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy the script to this path",
     "gpu-memory": "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch,"
     " activation checkpointing, or shard the model (FSDP, ZeRO)",
-    "port": "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses the port?"
-    " or keep the MASTER_PORT that Aboard sets",
-    "some-port": "sudo ss -ltnp    # on {nodes:shell}; which process uses the port?",
-    "disk": "df -h    # on {nodes:shell}; find the full disk and free space on it",
 }
 _DIFFERS = "aboard check --only software    # what differs between nodes"
 PORT_TAKEN = last_words(
     r"(?i)EADDRINUSE|address already in use", "Another process is using the rendezvous port.", fix="some-port"
 )
 
-RAISED = Diagnosis(
+RAISED = RunFailure(
     code="run-raised",
+    restart=FailureClass.PROGRAM,
     title="a rank raised an exception",
     symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
     explanation="The rank's own code raised an exception that nothing caught. After correcting for clock"
     " differences between nodes, this is the earliest failure; connection errors on other ranks came later.",
     remedy="Read the exception, and the full traceback with `aboard logs RUN --rank N`. If all ranks raised it, check"
     " what they share: script, arguments, data. `aboard launch --trial -- …` finds a node that fails on its own.",
-    fixes={
+    classified_fixes={
         **_KNOWN_ERRORS,
-        **_INSPECT_RANK,
-        "trial": "aboard launch --trial -- SCRIPT    # runs the script on each node alone, and shows which nodes fail",
+        **classify_fixes(FailureClass.PROGRAM, _PROGRAM_ERRORS),
+        **_XID,
+        "logs": RunFix(FailureClass.PROGRAM, _LOGS),
+        "trial": RunFix(
+            FailureClass.PROGRAM,
+            "aboard launch --trial -- SCRIPT    # runs the script on each node alone, and shows which nodes fail",
+        ),
     },
     patterns=(
         last_words(
@@ -85,20 +106,29 @@ RAISED = Diagnosis(
     ),
 )
 
-EXITED = Diagnosis(
+EXITED = RunFailure(
     code="run-exited",
+    restart=FailureClass.UNKNOWN,
     title="a rank exited with a non-zero code",
     symptoms=("exitcode  : 1", "exits with return code = 1"),
     explanation="The process exited by itself with a non-zero code and without an exception. Usual causes are"
     " a call to sys.exit, an argument error, or an error in a program that is not written in Python.",
     remedy="Find what exits with this code: `aboard logs RUN --rank N -n all` shows the rank's whole output.",
-    fixes={
+    classified_fixes={
         **_KNOWN_ERRORS,
-        **_INSPECT_RANK,
-        "nccl": "export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG",
-        "said": "grep -F {node}': ' LOG | tail -50    # the node's last output",
-        "slurm": "sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which task ended first",
-        "output": "aboard why --log LOGS…    # add the failed rank's output, because this log does not contain it",
+        **classify_fixes(FailureClass.PROGRAM, _PROGRAM_ERRORS),
+        **_XID,
+        **classify_fixes(
+            FailureClass.UNKNOWN,
+            {
+                "logs": _LOGS,
+                "nccl": "export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG",
+                "said": "grep -F {node}': ' LOG | tail -50    # the node's last output",
+                "slurm": "sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which task ended first",
+                "output": "aboard why --log LOGS…    # add the failed rank's output, because this log does not"
+                " contain it",
+            },
+        ),
     },
     patterns=(
         end(
@@ -128,21 +158,29 @@ EXITED = Diagnosis(
     ),
 )
 
-KILLED = Diagnosis(
+KILLED = RunFailure(
     code="run-killed",
+    restart=FailureClass.UNKNOWN,
     title="a rank was killed by a signal",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
     explanation="SIGKILL comes from the kernel (out of memory), from Slurm, or from a user. SIGBUS usually means that"
     " /dev/shm is full. SIGSEGV and SIGABRT usually mean a bug in native code, or incompatible libraries.",
-    fixes={
-        "memory": "sudo dmesg -T | grep -i 'killed process'    # on {node}; out of memory? if not, launch again",
-        "shm": "df -h /dev/shm    # on {node}; is it full?",
-        "software": _DIFFERS,
-        **_INSPECT_RANK,
-        "slurm": "sudo dmesg -T | tail -50    # on {node}; out of memory?",
-        "native": (
-            "export PYTHONFAULTHANDLER=1    # then restart the run: Python prints the lines where the rank died\n"
-            + _DIFFERS
+    classified_fixes={
+        "memory": RunFix(
+            FailureClass.TRANSIENT,
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; out of memory? if not, launch again",
+        ),
+        **_XID,
+        **classify_fixes(
+            FailureClass.UNKNOWN,
+            {
+                "shm": "df -h /dev/shm    # on {node}; is it full?",
+                "software": _DIFFERS,
+                "logs": _LOGS,
+                "slurm": "sudo dmesg -T | tail -50    # on {node}; out of memory?",
+                "native": "export PYTHONFAULTHANDLER=1    # then restart the run: Python prints the lines where the"
+                f" rank died\n{_DIFFERS}",
+            },
         ),
     },
     patterns=(
@@ -178,20 +216,28 @@ KILLED = Diagnosis(
     ),
 )
 
-NOT_STARTED = Diagnosis(
+NOT_STARTED = RunFailure(
     code="run-not-started",
+    restart=Circumstance.BY_EXTENT,
     title="a node could not start a rank",
     symptoms=("No such file or directory", "Permission denied"),
     explanation="The working directory or the program is missing on this node, or this user has no permission to use"
     " it.",
     remedy="Ranks start in the `workdir:` from aboard.yaml, or else in the directory where `aboard launch` was run."
     " This directory must exist on every node.",
-    fixes={
-        "folder": "mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml",
-        "mode": "chmod +x {program}    # on {node}; then launch again",
-        "program": "command -v {program}    # on {node}",
+    classified_fixes={
         **_KNOWN_ERRORS,
-        **_INSPECT_RANK,
+        **_XID,
+        **classify_fixes(
+            Circumstance.BY_EXTENT,
+            {
+                "folder": "mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml",
+                "mode": "chmod +x {program}    # on {node}; then launch again",
+                "program": "command -v {program}    # on {node}",
+                **_PROGRAM_ERRORS,
+                "logs": _LOGS,
+            },
+        ),
     },
     patterns=(
         last_words(r"\Acan't enter (?P<path>\S+):", fix="folder"),
@@ -205,8 +251,9 @@ NOT_STARTED = Diagnosis(
     ),
 )
 
-NODE_GONE = Diagnosis(
+NODE_GONE = RunFailure(
     code="run-node-gone",
+    restart=FailureClass.NODE,
     title="a node was lost",
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
     explanation="The node lost power or its network, or its agent was killed."
@@ -224,8 +271,9 @@ NODE_GONE = Diagnosis(
     ),
 )
 
-CONDUCTOR_LOST = Diagnosis(
+CONDUCTOR_LOST = RunFailure(
     code="run-conductor-lost",
+    restart=FailureClass.OUTSIDE,
     title="the conductor of a run was killed",
     symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
     explanation="A user or the kernel (out of memory) killed the conductor (the process on the head that controls the"
@@ -242,8 +290,9 @@ CONDUCTOR_LOST = Diagnosis(
     },
 )
 
-AGENT_KILLED = Diagnosis(
+AGENT_KILLED = RunFailure(
     code="run-agent-killed",
+    restart=FailureClass.NODE,
     title="a process of Aboard on a node was killed",
     symptoms=("the supervisor on n1 is no longer running", "the supervisor's guard process was killed"),
     explanation="A user, a rank or the kernel (out of memory) killed the supervisor, which starts and stops the ranks"
@@ -255,8 +304,9 @@ AGENT_KILLED = Diagnosis(
     },
 )
 
-LEASE_EXPIRED = Diagnosis(
+LEASE_EXPIRED = RunFailure(
     code="run-lease-expired",
+    restart=FailureClass.TRANSIENT,
     title="a node lost contact with the head for longer than the lease",
     symptoms=("the lease of 20 s expired",),
     explanation="Without a message from the head for the whole lease (`--lease`), a node kills its ranks: nobody could"
@@ -264,8 +314,9 @@ LEASE_EXPIRED = Diagnosis(
     fixes="{check:shell aboard check NODE --only network    # then launch again, with a longer --lease if needed}",
 )
 
-HEAD_PAUSED = Diagnosis(
+HEAD_PAUSED = RunFailure(
     code="run-head-paused",
+    restart=FailureClass.OUTSIDE,
     title="the conductor was stopped, or its machine was suspended",
     symptoms=("[1]+  Stopped                 aboard launch", "State:\tT (stopped)"),
     explanation="The conductor (the process on the head that controls the run) did not run for a while: SIGSTOP or"
@@ -275,8 +326,9 @@ HEAD_PAUSED = Diagnosis(
     " and a lease of 10 min",
 )
 
-AGENT_DISTURBED = remark(
+AGENT_DISTURBED = run_remark(
     code="run-agent-disturbed",
+    restart=FailureClass.UNKNOWN,
     title="a process of Aboard on a node was stopped or killed, and the run continued",
     symptoms=("State:\tT (stopped)",),
     explanation="A signal stopped the supervisor, its guard process or the agent's connection to the head, and another"
@@ -285,8 +337,9 @@ AGENT_DISTURBED = remark(
     fixes="sudo dmesg -T | grep -i 'killed process'    # on {node}; did the kernel kill it, or a program?",
 )
 
-RANK_STOPPED = Diagnosis(
+RANK_STOPPED = RunFailure(
     code="run-rank-stopped",
+    restart=FailureClass.OUTSIDE,
     title="a rank was stopped by a signal",
     symptoms=("State:\tT (stopped)",),
     explanation="A user sent SIGSTOP to the rank or pressed Ctrl-Z. All other ranks wait for this rank in the next"
@@ -346,8 +399,9 @@ FOLLOWED = remark(
     ),
 )
 
-STUBBORN = warning(
+STUBBORN = run_warning(
     code="run-stubborn",
+    restart=FailureClass.UNKNOWN,
     title="processes survived SIGKILL",
     symptoms=("State:\tD (disk sleep)",),
     explanation="The processes are blocked in the kernel by a dead mount or device, so no signal reaches them.",
@@ -396,8 +450,9 @@ STUCK = Diagnosis(
     fixes="aboard check --only network {nodes}",
 )
 
-NESTED = Diagnosis(
+NESTED = RunFailure(
     code="run-nested-launcher",
+    restart=FailureClass.PROGRAM,
     title="a rank started a launcher",
     symptoms=("every node trained a model of its own", "world size is 2 instead of 4"),
     explanation="The script or program of a rank started torchrun, accelerate or deepspeed, which starts ranks of its"
@@ -410,8 +465,9 @@ NESTED = Diagnosis(
     },
 )
 
-NODE_SILENT = warning(
+NODE_SILENT = run_warning(
     code="run-node-silent",
+    restart=FailureClass.UNKNOWN,
     title="a node has stopped responding",
     symptoms=("no beat came over the wire",),
     explanation="The node lost power, its network or its ssh connection. Its ranks may still be running. The run"
@@ -419,42 +475,56 @@ NODE_SILENT = warning(
     fixes="{check:shell aboard check NODE    # does it respond? if not: check its power, or its console}",
 )
 
-OUT_OF_MEMORY = Diagnosis(
+OUT_OF_MEMORY = RunFailure(
     code="run-out-of-memory",
+    restart=Circumstance.BY_MEMORY,
     title="the kernel killed a rank: out of memory",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
     explanation="The kernel killed a process because the node, or the process's cgroup, ran out of memory.",
-    fixes={
-        "killed": "sudo dmesg -T | grep -i 'killed process'    # on {node}; shows which process, and its size\n"
-        "# use fewer data workers or a smaller batch, or request more memory (Slurm: --mem)",
-        **_INSPECT_RANK,
+    classified_fixes={
+        "killed": RunFix(
+            Circumstance.BY_MEMORY,
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; shows which process, and its size\n"
+            "# use fewer data workers or a smaller batch, or request more memory (Slurm: --mem)",
+        ),
+        "logs": RunFix(Circumstance.BY_MEMORY, _LOGS),
+        **_XID,
     },
     # How Python and torch report it for a child process of the rank.
     patterns=last_words(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b"),
 )
 
-SHM_FULL = Diagnosis(
+SHM_FULL = RunFailure(
     code="run-shm-full",
+    restart=Circumstance.BY_EXTENT,
     title="shared memory is full",
     symptoms=("Bus error (core dumped)", "Error: failed to extend /dev/shm/nccl-"),
     explanation="Data loaders and NCCL share memory through /dev/shm, and it is full. Containers get 64 MiB by"
     " default.",
-    fixes={
-        "remount": "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or"
-        " --ipc=host",
-        **_INSPECT_RANK,
+    classified_fixes={
+        "remount": RunFix(
+            Circumstance.BY_EXTENT,
+            "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or --ipc=host",
+        ),
+        "logs": RunFix(Circumstance.BY_EXTENT, _LOGS),
+        **_XID,
     },
 )
 
-DISK_FULL = Diagnosis(
+DISK_FULL = RunFailure(
     code="run-disk-full",
+    restart=Circumstance.BY_DISK,
     title="a disk is full",
     symptoms=("OSError: [Errno 28] No space left on device",),
     explanation="The rank could not write because its disk is full. The other ranks then wait for this rank.",
-    fixes={
-        "sizes": "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
-        " free space, keep fewer checkpoints, or write elsewhere",
-        **_INSPECT_RANK,
+    classified_fixes={
+        "sizes": RunFix(
+            Circumstance.BY_DISK,
+            "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
+            " free space, keep fewer checkpoints, or write elsewhere",
+        ),
+        "logs": RunFix(Circumstance.BY_DISK, _LOGS),
+        **_XID,
     },
     patterns=last_words(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122"),
 )

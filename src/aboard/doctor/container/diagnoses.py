@@ -1,6 +1,7 @@
 """Diagnoses of containers that do not start, by the messages of Apptainer, Singularity, Podman and Docker."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import RunFailure
+from aboard.diagnoses.failure_class import Circumstance, FailureClass
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import hint, last_words, refusal
 
@@ -8,8 +9,9 @@ _SCHEMA = "in aboard.yaml"
 # What a check can't find out without the container.
 _UNKNOWN = ("unknown-software", "unknown-torch")
 
-NO_RUNTIME = Diagnosis(
+NO_RUNTIME = RunFailure(
     code="container-runtime-missing",
+    restart=Circumstance.BY_EXTENT,
     precedence=360,
     leads_to=_UNKNOWN,
     title="a node does not have the container runtime",
@@ -43,8 +45,9 @@ NO_RUNTIME = Diagnosis(
     ),
 )
 
-DAEMON = Diagnosis(
+DAEMON = RunFailure(
     code="container-daemon",
+    restart=FailureClass.NODE,
     precedence=363,
     leads_to=_UNKNOWN,
     title="Docker's daemon can't be used",
@@ -78,8 +81,9 @@ DAEMON = Diagnosis(
     ),
 )
 
-USER_NAMESPACES = Diagnosis(
+USER_NAMESPACES = RunFailure(
     code="container-user-namespaces",
+    restart=Circumstance.BY_EXTENT,
     precedence=200,
     leads_to=_UNKNOWN,
     title="a node does not allow user namespaces",
@@ -101,8 +105,9 @@ USER_NAMESPACES = Diagnosis(
     ),
 )
 
-SUBORDINATE_IDS = Diagnosis(
+SUBORDINATE_IDS = RunFailure(
     code="container-subordinate-ids",
+    restart=Circumstance.BY_EXTENT,
     precedence=380,
     leads_to=_UNKNOWN,
     title="a user has no subordinate ids for rootless containers",
@@ -136,8 +141,9 @@ SUBORDINATE_IDS = Diagnosis(
     ),
 )
 
-BIND = Diagnosis(
+BIND = RunFailure(
     code="container-bind",
+    restart=Circumstance.BY_EXTENT,
     precedence=366,
     leads_to=_UNKNOWN,
     title="a path that the container needs is missing on a node",
@@ -171,8 +177,9 @@ BIND = Diagnosis(
     ),
 )
 
-STORAGE = Diagnosis(
+STORAGE = RunFailure(
     code="container-storage",
+    restart=FailureClass.NODE,
     precedence=369,
     leads_to=_UNKNOWN,
     title="Podman's storage does not work on a node",
@@ -192,8 +199,9 @@ STORAGE = Diagnosis(
     ),
 )
 
-OPTION = Diagnosis(
+OPTION = RunFailure(
     code="container-option",
+    restart=FailureClass.PROGRAM,
     precedence=372,
     leads_to=_UNKNOWN,
     title="a container runtime refuses one of its options",
@@ -212,8 +220,9 @@ OPTION = Diagnosis(
     ),
 )
 
-GPU = Diagnosis(
+GPU = RunFailure(
     code="container-gpu",
+    restart=Circumstance.BY_EXTENT,
     precedence=375,
     leads_to=_UNKNOWN,
     title="a container has no GPU",
@@ -243,8 +252,9 @@ GPU = Diagnosis(
     ),
 )
 
-NOT_STARTED = Diagnosis(
+NOT_STARTED = RunFailure(
     code="container-not-started",
+    restart=Circumstance.BY_EXTENT,
     leads_to=_UNKNOWN,
     title="a container could not be started",
     symptoms=("slurmstepd: error: pyxis: container start failed", "FATAL:   container creation failed: "),

@@ -1,14 +1,16 @@
 """Diagnoses of containers that do not start because of their image: absent, damaged, for another machine."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import RunFailure
+from aboard.diagnoses.failure_class import Circumstance, FailureClass
 from aboard.diagnoses.output_patterns import last_words, refusal
 
 _SCHEMA = "in aboard.yaml"
 # What a check can't find out without the container.
 _UNKNOWN = ("unknown-software", "unknown-torch")
 
-IMAGE_MISSING = Diagnosis(
+IMAGE_MISSING = RunFailure(
     code="container-image-missing",
+    restart=Circumstance.BY_EXTENT,
     precedence=300,
     leads_to=_UNKNOWN,
     title="a node does not have the container's image",
@@ -56,8 +58,9 @@ IMAGE_MISSING = Diagnosis(
     ),
 )
 
-IMAGE_PERMISSION = Diagnosis(
+IMAGE_PERMISSION = RunFailure(
     code="container-image-permission",
+    restart=Circumstance.BY_EXTENT,
     precedence=310,
     leads_to=_UNKNOWN,
     title="this user may not read the container's image",
@@ -69,8 +72,9 @@ IMAGE_PERMISSION = Diagnosis(
     ),
 )
 
-IMAGE_INVALID = Diagnosis(
+IMAGE_INVALID = RunFailure(
     code="container-image-invalid",
+    restart=FailureClass.PROGRAM,
     precedence=320,
     leads_to=_UNKNOWN,
     title="the container's image is damaged or not an image",
@@ -94,8 +98,9 @@ IMAGE_INVALID = Diagnosis(
     ),
 )
 
-ARCHITECTURE = Diagnosis(
+ARCHITECTURE = RunFailure(
     code="container-architecture",
+    restart=FailureClass.PROGRAM,
     precedence=330,
     leads_to=_UNKNOWN,
     title="the container's image is for another CPU architecture",
@@ -112,8 +117,9 @@ ARCHITECTURE = Diagnosis(
     ),
 )
 
-NO_SPACE = Diagnosis(
+NO_SPACE = RunFailure(
     code="container-no-space",
+    restart=FailureClass.NODE,
     precedence=340,
     leads_to=_UNKNOWN,
     title="there is no space to unpack the container's image",
@@ -144,8 +150,9 @@ NO_SPACE = Diagnosis(
     ),
 )
 
-NO_PROGRAM = Diagnosis(
+NO_PROGRAM = RunFailure(
     code="container-program-missing",
+    restart=Circumstance.BY_EXTENT,
     precedence=350,
     leads_to=_UNKNOWN,
     title="the container's image does not have the ranks' program",

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure
 from aboard.core.run.recovery.recovery_policy import Failure
 from aboard.core.run.run_state import RankProcess
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, RunFailure
 from aboard.diagnoses.catalogue import read_error
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.runs import death
 from aboard.doctor.death.first_death import find_first_death, is_echo, read_last_words
 
 # The share of a node's memory from which on its ranks are to blame for its end.
 _OWN_SHARE = 0.5
 _SIGNATURE_CHARS = 400
-_OF_A_RANK = {death.RAISED.code, death.EXITED.code}
+_OF_A_RANK = (death.RAISED, death.EXITED)
 
 
 def classify_end(evidence: Evidence, findings: Sequence[Finding]) -> Failure:
@@ -35,21 +35,23 @@ def _classify(evidence: Evidence, findings: Sequence[Finding], cause: RankProces
     if not findings:
         return FailureClass.UNKNOWN, ""
     finding = findings[0]
-    code, variant = finding.code, finding.fix.variant
-    if code in _OF_A_RANK and cause is not None:
+    failure, variant = finding.diagnosis, finding.fix.variant
+    if failure in _OF_A_RANK and cause is not None:
         if own := _find_own_error(evidence, cause):
-            code, variant = own, ""
+            failure, variant = own, ""
         elif is_echo(evidence, cause):
             # A connection was lost, and nobody is known who lost it.
-            return FailureClass.TRANSIENT, code
-    kind = classify_failure(
-        code,
+            return FailureClass.TRANSIENT, failure.code
+    if not isinstance(failure, RunFailure):
+        # No cause was found, or it is on record from another version.
+        return FailureClass.UNKNOWN, failure.code
+    kind = failure.classify(
         variant,
         everywhere=set(finding.nodes) >= {part.node.name for part in evidence.plan.parts},
         shared_disk=_is_same_disk(evidence),
         own_memory=any(_has_own_memory(evidence, node) for node in finding.nodes),
     )
-    return kind, code
+    return kind, failure.code
 
 
 def _build_signature(evidence: Evidence, cause: RankProcess | None) -> str:
@@ -57,12 +59,12 @@ def _build_signature(evidence: Evidence, cause: RankProcess | None) -> str:
     return f"{evidence.run.step} {cause.code if cause is not None else ''} {words}"
 
 
-def _find_own_error(evidence: Evidence, cause: RankProcess) -> str:
-    """The code of the error with which our own trainer ended; "" for any other program."""
+def _find_own_error(evidence: Evidence, cause: RankProcess) -> RunFailure | None:
+    """The diagnosis of the error with which our own trainer ended; None for any other program."""
     if cause.raised is None or not evidence.plan.code:
-        return ""
+        return None
     error = read_error(cause.raised.error.raw())
-    return "" if error is None else error.code
+    return error.diagnosis if error is not None and isinstance(error.diagnosis, RunFailure) else None
 
 
 def _has_own_memory(evidence: Evidence, node: str) -> bool:

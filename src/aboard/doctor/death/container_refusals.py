@@ -1,14 +1,15 @@
 """Ranks whose container did not start: the runtime's own message names the cause."""
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import RankProcess
-from aboard.diagnoses import Diagnosis, Finding, Fix, Shell, format_shell, join_fixes
-from aboard.diagnoses.catalogue import KnownMessage, list_output_patterns
+from aboard.diagnoses import Finding, Fix, RunFailure, Shell, format_shell, join_fixes
+from aboard.diagnoses.catalogue import list_output_patterns
 from aboard.diagnoses.fixes import Value, list_blanks
 from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.runs import death
@@ -17,6 +18,7 @@ from aboard.doctor.container import diagnoses as containers, image_diagnoses as 
 from aboard.lazy_dataclass import dataclass
 
 _SHOWN = 300
+_Refusal: TypeAlias = tuple[RunFailure, OutputPattern]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ class ContainerRefusal:
 
     child: RankProcess
     container: Container | None
-    diagnosis: Diagnosis
+    diagnosis: RunFailure
     message: OutputPattern
     line: Untrusted
     named: dict[str, str]
@@ -35,10 +37,11 @@ def find_refusal(evidence: Evidence, process: RankProcess) -> ContainerRefusal |
     """The most specific message of a runtime in the output of a rank that died before its program started."""
     starts = (start for part in evidence.plan.parts if part.node.name == process.node for start in part.starts)
     known = list_output_patterns(PatternSource.DEATH, containers, container_images)
-    return _match_messages(evidence, process, next((start.container for start in starts), None), known)
+    refusals = [(diagnosis, message) for diagnosis, message in known if isinstance(diagnosis, RunFailure)]
+    return _match_messages(evidence, process, next((start.container for start in starts), None), refusals)
 
 
-def build_refusal_finding(evidence: Evidence, refusal: ContainerRefusal) -> Finding:
+def build_refusal_finding(evidence: Evidence, refusal: ContainerRefusal) -> Finding[RunFailure]:
     """One finding for all ranks whose runtime printed the same message."""
     messages = ((refusal.diagnosis, refusal.message),)
     dead = sorted(evidence.run.generation.dead, key=lambda child: child.rank)
@@ -62,7 +65,7 @@ def build_refusal_finding(evidence: Evidence, refusal: ContainerRefusal) -> Find
 
 
 def _match_messages(
-    evidence: Evidence, process: RankProcess, container: Container | None, messages: Iterable[KnownMessage]
+    evidence: Evidence, process: RankProcess, container: Container | None, messages: Iterable[_Refusal]
 ) -> ContainerRefusal | None:
     if not process.dead or process.raised is not None or process.phase > Phase.STARTED:
         return None
@@ -80,7 +83,7 @@ def _match_messages(
 
 
 def _is_about_container(
-    diagnosis: Diagnosis, pattern: OutputPattern, named: dict[str, str], container: Container | None
+    diagnosis: RunFailure, pattern: OutputPattern, named: dict[str, str], container: Container | None
 ) -> bool:
     """Whether a message of a shell or of the agent is about the run's container; a runtime's own always is."""
     if PatternSource.LOG in pattern.source:

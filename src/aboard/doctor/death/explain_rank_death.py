@@ -17,7 +17,7 @@ from aboard.core.run.event_kinds import RankException
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import find_host_error
-from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, chain_commands, format_shell, join_fixes
+from aboard.diagnoses import NO_FIX, Fix, RunFailure, Shell, chain_commands, format_shell, join_fixes
 from aboard.diagnoses.catalogue import read_error
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
@@ -63,7 +63,7 @@ _SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
 class DeathExplanation:
     """The finding's parts for one death."""
 
-    diagnosis: Diagnosis
+    diagnosis: RunFailure
     seen: str
     why: str | None = None
     fix: Fix = NO_FIX
@@ -250,7 +250,7 @@ def _explain_signal(process: RankProcess, number: int) -> DeathExplanation:
     return DeathExplanation(diagnosis=death.KILLED, seen=seen, why=why, fix=fix)
 
 
-def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathContext) -> tuple[str, Fix]:
+def _match_known_error(text: Untrusted, diagnosis: RunFailure, context: DeathContext) -> tuple[str, Fix]:
     """The explanation and the fix, if the last message is known."""
     known = death.RAISED.match_death(text)
     if known is None:
@@ -265,7 +265,7 @@ def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathCont
     return message.why, diagnosis.fix(message.fix, nodes=context.where, **values)
 
 
-def _build_copy_fix(diagnosis: Diagnosis, path: str, context: DeathContext) -> Fix:
+def _build_copy_fix(diagnosis: RunFailure, path: str, context: DeathContext) -> Fix:
     """Copies through the head, which has keys for both."""
     peer, names = context.peer, [part.node.name for part in context.parts]
     check = diagnosis.fix("file", path=path, nodes=context.where)
@@ -305,7 +305,7 @@ def _find_interpreter(node_plan: NodePlan) -> str:
     return argv[0] if argv and argv[0].isprintable() and _PYTHON.fullmatch(argv[0].rpartition("/")[2]) else ""
 
 
-def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext) -> Fix:
+def _build_install_fix(diagnosis: RunFailure, module: str, context: DeathContext) -> Fix:
     """One line for all nodes with the same interpreter, typed on the head; then how to choose another interpreter."""
 
     def command(node_plan: NodePlan) -> Shell:

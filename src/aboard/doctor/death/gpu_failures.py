@@ -11,7 +11,7 @@ from aboard.core.run.run_state import RankProcess
 from aboard.core.text.durations import format_duration
 from aboard.core.text.input_text import agree
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Finding, Severity, join_fixes
+from aboard.diagnoses import Finding, RunFailure, Severity, join_fixes
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.doctor.death.explain_rank_death import DeathExplanation
 from aboard.doctor.gpu.gpu_errors import FaultyPart, GpuError, build_gpu_fix, parse_gpu_error
@@ -91,7 +91,7 @@ def find_fatal_gpu_failure(
     return _pick_first_failure(fitting or lasting) if fitting or lasting else None
 
 
-def build_gpu_death_finding(failure: GpuFailure, death: Finding) -> Finding:
+def build_gpu_death_finding(failure: GpuFailure, death: Finding) -> Finding[RunFailure]:
     """The verdict on a death that a GPU caused, with the death and its consequences under it."""
     return failure.error.meaning.diagnosis.finding(
         severity=Severity.BLOCK,

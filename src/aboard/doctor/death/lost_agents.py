@@ -8,7 +8,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, RuleResult
 from aboard.core.run.run_state import Generation, SupervisorEnd
 from aboard.core.text.durations import format_duration
-from aboard.diagnoses import Finding, Severity, join_fixes
+from aboard.diagnoses import Finding, RunFailure, Severity, join_fixes
 from aboard.diagnoses.runs import death
 from aboard.doctor.death.explain_rank_death import name_signal
 from aboard.doctor.death.first_death import find_first_death
@@ -64,7 +64,7 @@ def report_disturbances(evidence: Evidence) -> Iterator[RuleResult]:
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains=f"disturbance {place}")
 
 
-def _build_lease_finding(evidence: Evidence, nodes: tuple[str, ...]) -> Finding:
+def _build_lease_finding(evidence: Evidence, nodes: tuple[str, ...]) -> Finding[RunFailure]:
     generation = evidence.run.generation
     ranks = tuple(start.rank or 0 for node, start in evidence.plan.starts() if node in nodes)
     stated = [generation.supervisor_ends[node].why.visible(200) for node in nodes if node in generation.supervisor_ends]
@@ -77,7 +77,7 @@ def _build_lease_finding(evidence: Evidence, nodes: tuple[str, ...]) -> Finding:
     return death.LEASE_EXPIRED.finding(nodes=nodes, ranks=ranks, seen=ended, fix=death.LEASE_EXPIRED.fix(check=check))
 
 
-def _build_killed_finding(evidence: Evidence, node: str, end: SupervisorEnd) -> Finding:
+def _build_killed_finding(evidence: Evidence, node: str, end: SupervisorEnd) -> Finding[RunFailure]:
     ranks = tuple(start.rank or 0 for name, start in evidence.plan.starts() if name == node)
     if end.cause == "killed":
         both = "guard" in end.agents

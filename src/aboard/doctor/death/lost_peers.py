@@ -10,7 +10,7 @@ from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, li
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.input_text import agree
 from aboard.core.text.rank_sets import fold_ranks, name_ranks
-from aboard.diagnoses import Diagnosis, Finding, join_fixes
+from aboard.diagnoses import Finding, RunFailure, join_fixes
 from aboard.diagnoses.untrusted import NO_TEXT, escape_text
 from aboard.doctor.death.first_death import get_tail
 from aboard.doctor.hang import diagnoses as hang
@@ -33,12 +33,12 @@ class _Complaint:
     """A dead rank, its exception, and the node of the peer that it names; its own if it names none."""
 
     child: RankProcess
-    diagnosis: Diagnosis
+    diagnosis: RunFailure
     match: re.Match[str]
     peer: str
 
 
-def find_early_exit(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]:
+def find_early_exit(evidence: Evidence, cause: RankProcess) -> Iterator[Finding[RunFailure]]:
     """A rank that exited successfully before another lost its connections to it."""
     done = [child for child in evidence.run.generation.children.values() if child.state == "exited" and child.code == 0]
     near = [child for child in done if child.at <= cause.died_at + _LEAVING_SECONDS]
@@ -53,7 +53,7 @@ def find_early_exit(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]
         )
 
 
-def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
+def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding[RunFailure]]:
     """Blames the node that most could not reach, or the only node that could not reach several."""
     complaints = _find_complaints(evidence, network.EPHEMERAL_REFUSED, network.EPHEMERAL_DROPPED)
     on_loopback = [each.child for each in complaints if is_loopback(each.match["peer"])]
@@ -85,7 +85,7 @@ def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[F
     )
 
 
-def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
+def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding[RunFailure]]:
     """A barrier with a timeout names the ranks that did not reach it."""
     found = [each.match["ranks"] for each in _find_complaints(evidence, hang.ABSENT)]
     ranks = {int(rank) for ranks in found for rank in re.findall(r"\d+", ranks)}
@@ -103,7 +103,7 @@ def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Fin
         )
 
 
-def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
+def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding[RunFailure]]:
     """Connections that were reset although no rank died: something between the nodes did it.
 
     Blames the node that all lost connections share; if there is none, both ends of the first.
@@ -131,7 +131,7 @@ def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[F
     )
 
 
-def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]:
+def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator[Finding[RunFailure]]:
     """Two ranks issued different sizes: blames the one that differs from most if records show it, or the dead one."""
     texts = [*([cause.raised.message] if cause.raised is not None else []), *get_tail(evidence, cause)]
     if not any(map(hang.MISMATCH.match_death, texts)):
@@ -158,7 +158,7 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
     )
 
 
-def _build_pair_mismatch(evidence: Evidence, cause: RankProcess) -> Finding:
+def _build_pair_mismatch(evidence: Evidence, cause: RankProcess) -> Finding[RunFailure]:
     """Two ranks in different collectives: whoever got the unexpected data, either may have left one out."""
     places = [f"rank {view.rank} on {view.node} was{_format_place(view)}" for view in evidence.views]
     return hang.MISMATCH.finding(
@@ -180,7 +180,7 @@ def _format_place(view: RankView) -> str:
     return f" at an unknown place{f' ({escape_text(why, 200)})' if why else ''}"
 
 
-def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Finding:
+def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Finding[RunFailure]:
     """The peer that advertised loopback is unknown: blames nodes whose hostname is loopback, else all."""
     named = tuple(name for name, node in evidence.snapshots.items() if node.names_itself_loopback)
     blamed = named or tuple(part.node.name for part in evidence.plan.parts)
@@ -198,7 +198,7 @@ def _has_died_before(evidence: Evidence, loss: _Complaint) -> bool:
     return any(each.died_at <= loss.child.died_at + _CLOCK_SECONDS for each in others)
 
 
-def _find_complaints(evidence: Evidence, *diagnoses: Diagnosis) -> list[_Complaint]:
+def _find_complaints(evidence: Evidence, *diagnoses: RunFailure) -> list[_Complaint]:
     """The ranks that died of an exception that matches one of these diagnoses, the first that fits."""
     found = []
     for child in evidence.run.generation.dead:

@@ -13,7 +13,7 @@ from aboard.core.run.end_decision import is_port_taken
 from aboard.core.run.event_kinds import COPY_OBSTACLES
 from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import Finding, Severity, join_fixes
+from aboard.diagnoses import Finding, RunFailure, Severity, join_fixes
 from aboard.diagnoses.runs import checkpoint_copies, death
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
@@ -134,7 +134,9 @@ def report_first_death(evidence: Evidence) -> Iterator[RuleResult]:
         yield Cause(finding=_describe_death(evidence, cause), sure=Confidence.LIKELY, explains=_END)
 
 
-def _make_blame_rule(explain: Callable[[Evidence, RankProcess], Iterator[Finding]], *, echo: bool) -> VerdictRule:
+def _make_blame_rule(
+    explain: Callable[[Evidence, RankProcess], Iterator[Finding[RunFailure]]], *, echo: bool
+) -> VerdictRule:
     """Builds the rule that blames another rank or node for a first death that is, or isn't, an echo."""
 
     @wraps(explain)
@@ -252,7 +254,7 @@ DEATH_RULES: tuple[VerdictRule, ...] = (
 )
 
 
-def _describe_death(evidence: Evidence, cause: RankProcess) -> Finding:
+def _describe_death(evidence: Evidence, cause: RankProcess) -> Finding[RunFailure]:
     same = _find_same_deaths(evidence, cause)
     explanation = explain_rank_death(cause, get_tail(evidence, cause), _build_context(evidence, cause, same))
     explanation = add_node_evidence(evidence, cause, explanation)

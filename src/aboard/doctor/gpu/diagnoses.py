@@ -5,8 +5,9 @@ All are warnings at most: their rules were tested on recordings, not on real GPU
 
 from dataclasses import replace
 
-from aboard.diagnoses.diagnosis import warning
-from aboard.diagnoses.fixes import Advice
+from aboard.diagnoses.diagnosis import run_warning, warning
+from aboard.diagnoses.failure_class import FailureClass, RunFix, classify_fixes
+from aboard.diagnoses.fixes import Advice, FixTemplates
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import KERNEL_XID, cause, odd
 
@@ -95,8 +96,9 @@ DRIVER = warning(
     },
 )
 
-CUDA = warning(
+CUDA = run_warning(
     code="gpu-cuda",
+    restart=FailureClass.UNKNOWN,
     title="torch can't use a node's GPUs",
     symptoms=(
         "AssertionError: Torch not compiled with CUDA enabled",
@@ -124,8 +126,9 @@ CUDA = warning(
     ),
 )
 
-DRIVER_MISMATCH = warning(
+DRIVER_MISMATCH = run_warning(
     code="gpu-driver-mismatch",
+    restart=FailureClass.NODE,
     title="the driver's libraries and kernel module have different versions",
     symptoms=(
         "Failed to initialize NVML: Driver/library version mismatch",
@@ -152,8 +155,9 @@ DRIVER_MISMATCH = warning(
     ),
 )
 
-LOST = warning(
+LOST = run_warning(
     code="gpu-lost",
+    restart=FailureClass.NODE,
     title="a GPU is lost",
     symptoms=(
         "Unable to determine the device handle for GPU0000:9B:00.0: Unknown Error",
@@ -192,8 +196,21 @@ SMI = warning(
     "sudo modprobe nvidia    # on {node}; if that fails, reinstall the driver and reboot",
 )
 
-XID = warning(
+_XID_OF_NODE: FixTemplates = {
+    "gone": "sudo reboot    # on {node}; if {device} is not back or fails again, exclude {node}: it needs repair",
+    "link": "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
+    "sudo nvidia-smi --gpu-reset    # on {node}; resets all GPUs if no process uses them; otherwise reboot",
+    "reset": "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; works only if no process uses the"
+    " GPU\n"
+    "sudo dcgmi diag -r 3    # on {node}; if it fails or the Xid recurs, exclude {node}",
+    "earlier": "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if one of your earlier runs had a bug",
+    "listed": "sudo dmesg -T | grep -i xid    # on {node}; NVIDIA's list of Xid errors explains Xid {xid}",
+    "before": "sudo dmesg -T | grep -i xid    # on {node}; an earlier Xid is the cause",
+    "processor": "sudo reboot    # on {node}; if Xid {xid} recurs, exclude the node: it needs a newer driver or repair",
+}
+XID = run_warning(
     code="gpu-xid",
+    restart=FailureClass.UNKNOWN,
     title="the driver reported Xid errors",
     symptoms=(
         "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
@@ -208,19 +225,13 @@ XID = warning(
     " program; 48, 63, 64, 92, 94 and 95 from GPU memory; 74 and 144 to 150 from NVLink; 119 and 120 from the GPU"
     " System Processor (GSP). Xid 79 means that the GPU has fallen off the bus.",
     leads_to=_NO_ANSWER,
-    fixes={
-        "program": "export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
-        "sudo dmesg -T | grep -i xid    # on {node}; only other Xids point to the hardware",
-        "gone": "sudo reboot    # on {node}; if {device} is not back or fails again, exclude {node}: it needs repair",
-        "link": "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
-        "sudo nvidia-smi --gpu-reset    # on {node}; resets all GPUs if no process uses them; otherwise reboot",
-        "reset": "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; works only if no process uses the GPU\n"
-        "sudo dcgmi diag -r 3    # on {node}; if it fails or the Xid recurs, exclude {node}",
-        "earlier": "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if one of your earlier runs had a bug",
-        "listed": "sudo dmesg -T | grep -i xid    # on {node}; NVIDIA's list of Xid errors explains Xid {xid}",
-        "before": "sudo dmesg -T | grep -i xid    # on {node}; an earlier Xid is the cause",
-        "processor": "sudo reboot    # on {node}; if Xid {xid} recurs, exclude the node: it needs a newer driver or"
-        " repair",
+    classified_fixes={
+        "program": RunFix(
+            FailureClass.PROGRAM,
+            "export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
+            "sudo dmesg -T | grep -i xid    # on {node}; only other Xids point to the hardware",
+        ),
+        **classify_fixes(FailureClass.NODE, _XID_OF_NODE),
     },
     patterns=(
         # Logged for every process that an earlier failure took down.
@@ -248,8 +259,9 @@ XID = warning(
     ),
 )
 
-ECC = warning(
+ECC = run_warning(
     code="gpu-ecc",
+    restart=FailureClass.NODE,
     title="a GPU has uncorrectable memory errors",
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
     explanation="The GPU's memory returns wrong bits, and sooner or later a rank on this GPU dies with `uncorrectable"
@@ -303,8 +315,9 @@ THROTTLED = warning(
     ),
 )
 
-FABRIC_MANAGER = warning(
+FABRIC_MANAGER = run_warning(
     code="gpu-fabric-manager",
+    restart=FailureClass.NODE,
     title="the NVSwitch fabric is not up",
     symptoms=(
         "Error 802: system not yet initialized",
@@ -326,8 +339,9 @@ FABRIC_MANAGER = warning(
     ),
 )
 
-NVLINK = warning(
+NVLINK = run_warning(
     code="gpu-nvlink",
+    restart=FailureClass.NODE,
     title="NVLinks are down",
     symptoms=(
         "Link 3: <inactive>",

@@ -3,7 +3,7 @@
 import re
 from enum import Enum
 
-from aboard.diagnoses import Diagnosis, Fix
+from aboard.diagnoses import Fix, RunFailure
 from aboard.doctor.gpu import diagnoses as gpu
 from aboard.lazy_dataclass import dataclass
 
@@ -33,7 +33,7 @@ class XidMeaning:
     follows: bool = False
 
     @property
-    def diagnosis(self) -> Diagnosis:
+    def diagnosis(self) -> RunFailure:
         """The diagnosis of this error; one without its own shares the general Xid diagnosis."""
         return _DIAGNOSES.get(self.part, gpu.XID)
 

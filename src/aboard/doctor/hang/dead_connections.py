@@ -10,7 +10,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import Diagnosis, Fix, Severity, join_fixes
+from aboard.diagnoses import Fix, RunFailure, Severity, join_fixes
 from aboard.doctor.hang import diagnoses as hang
 from aboard.doctor.shared.fix_commands import LINK_UP, build_check_command, build_firewall_rules, find_nearest_address
 from aboard.doctor.slow import diagnoses as slow
@@ -164,7 +164,7 @@ def _describe_failure(
     *,
     narrow: bool,
     lossy: str,
-) -> tuple[Diagnosis, str, Fix, str | None]:
+) -> tuple[RunFailure, str, Fix, str | None]:
     who, each = fold_names(nodes), example.socket
     other = example.peer if example.node in nodes else example.node
     stuck = (

@@ -1,6 +1,7 @@
 """Diagnoses of hangs: ranks that are paused, wait for each other, or lost their links."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, warning
+from aboard.diagnoses.diagnosis import RunFailure, run_warning, warning
+from aboard.diagnoses.failure_class import FailureClass, RunFix
 from aboard.diagnoses.output_patterns import PatternSource, cause
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, LOGS, OPEN, PUT_UP, SAME_CODE
 
@@ -24,8 +25,9 @@ WHY_FAILED = warning(
     "aboard bundle {run}    # the run's record without secrets, for a bug report",
 )
 
-TRACED = warning(
+TRACED = run_warning(
     code="hang-traced",
+    restart=FailureClass.OUTSIDE,
     title="a debugger has stopped a rank",
     symptoms=("State:\tt (tracing stop)",),
     explanation="gdb, strace or py-spy without --nonblocking has stopped the process. All other ranks are waiting for"
@@ -33,8 +35,9 @@ TRACED = warning(
     fixes="grep TracerPid /proc/{pid}/status    # on {node}; shows which process must let the rank continue",
 )
 
-MOUNT = Diagnosis(
+MOUNT = RunFailure(
     code="hang-mount",
+    restart=FailureClass.UNKNOWN,
     title="a rank waits for a file system that does not respond",
     symptoms=(
         "State:\tD (disk sleep)",
@@ -44,15 +47,18 @@ MOUNT = Diagnosis(
     ),
     explanation="The rank is blocked in the kernel, in a read or write that does not return. Usually the file system's"
     " server, network or disk is down. Until the call returns, no signal reaches the process.",
-    fixes={
-        "local": f"{_UNHANG}sudo mount {{place}}{_AGAIN}",
-        "remote": f"{_UNHANG}sudo mount -t {{kind}} {{source}} {{place}}{_AGAIN}",
-        "check": "{check:shell aboard check NODE --only storage    # shows which mount is dead}",
+    classified_fixes={
+        "local": RunFix(FailureClass.NODE, f"{_UNHANG}sudo mount {{place}}{_AGAIN}"),
+        "remote": RunFix(FailureClass.OUTSIDE, f"{_UNHANG}sudo mount -t {{kind}} {{source}} {{place}}{_AGAIN}"),
+        "check": RunFix(
+            FailureClass.OUTSIDE, "{check:shell aboard check NODE --only storage    # shows which mount is dead}"
+        ),
     },
 )
 
-UNEVEN = Diagnosis(
+UNEVEN = RunFailure(
     code="hang-uneven",
+    restart=FailureClass.PROGRAM,
     title="some ranks finished while the others wait for them",
     symptoms=("Timed out waiting 1800000ms for recv operation to complete", "last steps hang"),
     explanation="Ranks had different numbers of batches, or one rank left early. The others are waiting in a"
@@ -61,8 +67,9 @@ UNEVEN = Diagnosis(
     "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the loop",
 )
 
-MISMATCH = Diagnosis(
+MISMATCH = RunFailure(
     code="hang-mismatch",
+    restart=FailureClass.PROGRAM,
     title="ranks are in different collectives",
     symptoms=(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
@@ -102,8 +109,9 @@ MISMATCH = Diagnosis(
     ),
 )
 
-ORDER = Diagnosis(
+ORDER = RunFailure(
     code="hang-order",
+    restart=FailureClass.PROGRAM,
     title="two process groups wait for each other",
     symptoms=("it hangs with tensor and data parallel groups together",),
     explanation="All ranks must use their process groups in the same order. Some ranks use two groups in a different"
@@ -111,8 +119,9 @@ ORDER = Diagnosis(
     fixes=SAME_CODE,
 )
 
-ABSENT = Diagnosis(
+ABSENT = RunFailure(
     code="hang-absent",
+    restart=FailureClass.UNKNOWN,
     title="a rank never reached the collective",
     symptoms=(
         "Timed out waiting 1800000ms for recv operation to complete",
@@ -135,8 +144,9 @@ ABSENT = Diagnosis(
     ),
 )
 
-BUSY = Diagnosis(
+BUSY = RunFailure(
     code="hang-busy",
+    restart=FailureClass.UNKNOWN,
     title="ranks wait for a rank that is still working",
     symptoms=("the others wait for rank 0 to save",),
     explanation="The rank is doing occasional work (a checkpoint, an evaluation, a compilation), and the others are"
@@ -145,8 +155,9 @@ BUSY = Diagnosis(
     fixes=LOGS,
 )
 
-LOOP = Diagnosis(
+LOOP = RunFailure(
     code="hang-loop",
+    restart=FailureClass.UNKNOWN,
     title="a rank computes while all others wait",
     symptoms=("no heartbeat", "ProcessGroupNCCL's watchdog got stuck"),
     explanation="The rank is in an endless loop, is in code that holds Python's GIL, or has much more work than the"
@@ -154,8 +165,9 @@ LOOP = Diagnosis(
     fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; where is the rank? (needs: pip install py-spy)",
 )
 
-DATA = Diagnosis(
+DATA = RunFailure(
     code="hang-data",
+    restart=FailureClass.UNKNOWN,
     title="a rank waits for data",
     symptoms=("DataLoader worker (pid(s) …) exited unexpectedly", "RuntimeError: DataLoader timed out"),
     explanation="The rank's input does not arrive. Usually a data-loader worker hangs or was killed, or a file or a"
@@ -163,8 +175,9 @@ DATA = Diagnosis(
     fixes={"logs": f"{LOGS}\n{_STORAGE}", "holders": f"{_HOLDERS}\n{_STORAGE}"},
 )
 
-LOCK = Diagnosis(
+LOCK = RunFailure(
     code="hang-lock",
+    restart=FailureClass.UNKNOWN,
     title="a rank waits for a lock",
     symptoms=("futex_wait_queue", "deadlock after fork"),
     explanation="Two threads are waiting for each other, or a thread held a lock when the process forked. Workers"
@@ -172,8 +185,9 @@ LOCK = Diagnosis(
     fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; all threads of the rank (needs: pip install py-spy)",
 )
 
-OUTSIDE = Diagnosis(
+OUTSIDE = RunFailure(
     code="hang-outside",
+    restart=FailureClass.OUTSIDE,
     title="a rank waits for an external service",
     symptoms=("wandb: Network error", "HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out"),
     explanation="The rank is waiting for a service, such as an experiment tracker, the Hugging Face Hub or a database,"
@@ -185,8 +199,9 @@ OUTSIDE = Diagnosis(
     },
 )
 
-LINK_CUT = Diagnosis(
+LINK_CUT = RunFailure(
     code="hang-link-cut",
+    restart=FailureClass.TRANSIENT,
     title="connections between ranks carry no data",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "NET/Socket : peer … unreachable"),
     explanation="Packets between the nodes are lost. A firewall may have been changed, or a route, a switch or a cable"
@@ -198,8 +213,9 @@ LINK_CUT = Diagnosis(
     },
 )
 
-LINK_DOWN = Diagnosis(
+LINK_DOWN = RunFailure(
     code="hang-link-down",
+    restart=FailureClass.NODE,
     title="a node's NIC is down",
     symptoms=("NIC Link is Down", "Link is Down"),
     explanation="The NIC that ranks use, its cable, its switch port or its driver is down. Packets are lost, and TCP"
@@ -207,8 +223,9 @@ LINK_DOWN = Diagnosis(
     fixes=PUT_UP,
 )
 
-BIG_PACKETS = Diagnosis(
+BIG_PACKETS = RunFailure(
     code="hang-big-packets",
+    restart=FailureClass.TRANSIENT,
     title="large packets are lost, small ones pass",
     symptoms=("init works and the first big all-reduce hangs",),
     explanation="A NIC's MTU is larger than the network can carry, and no router reports it (an MTU black hole). If"

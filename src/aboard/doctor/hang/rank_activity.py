@@ -1,7 +1,7 @@
 """What a rank does that others wait for: described from its state, stack and kernel wait."""
 
 from aboard.core.evidence.run_evidence import RankView
-from aboard.diagnoses import Diagnosis, Fix
+from aboard.diagnoses import Fix, RunFailure
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.hang import diagnoses as hang
 from aboard.lazy_dataclass import dataclass
@@ -37,7 +37,7 @@ class RankActivity:
     `description` continues a sentence that ends with "is" or "are".
     """
 
-    diagnosis: Diagnosis
+    diagnosis: RunFailure
     description: str
     fix: Fix
     patience: float

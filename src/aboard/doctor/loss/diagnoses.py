@@ -1,9 +1,11 @@
 """Diagnoses of a loss that is not a number."""
 
-from aboard.diagnoses.diagnosis import warning
+from aboard.diagnoses.diagnosis import run_warning
+from aboard.diagnoses.failure_class import FailureClass
 
-NO_NUMBER = warning(
+NO_NUMBER = run_warning(
     code="loss-no-number",
+    restart=FailureClass.PROGRAM,
     title="the loss is NaN or infinite",
     symptoms=("loss: nan", "'loss': 0.0, 'grad_norm': nan"),
     explanation="Every step from here on is wasted. Possible causes: the learning rate is too high, a batch has a bad"

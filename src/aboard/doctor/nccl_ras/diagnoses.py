@@ -1,6 +1,7 @@
 """Diagnoses that NCCL's RAS subsystem reports."""
 
-from aboard.diagnoses.diagnosis import warning
+from aboard.diagnoses.diagnosis import run_warning
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.output_patterns import cause, odd
 from aboard.diagnoses.shared_fixes import LOGS
 
@@ -11,8 +12,9 @@ _INSPECT = {
     "ras": "ncclras -v    # on a node; prints the full RAS report; or: echo verbose status | nc localhost 28028",
 }
 
-MISSING = warning(
+MISSING = run_warning(
     code="hang-nccl-missing",
+    restart=FailureClass.UNKNOWN,
     title="NCCL can't reach some of its ranks",
     symptoms=(
         "Missing communicator data from 1 job process",
@@ -29,8 +31,9 @@ MISSING = warning(
     ),
 )
 
-APART = warning(
+APART = run_warning(
     code="hang-nccl-apart",
+    restart=FailureClass.UNKNOWN,
     title="NCCL's ranks are at different collectives",
     symptoms=(
         "Communicator ranks have different AllReduce operation counts",
@@ -50,8 +53,9 @@ APART = warning(
     ),
 )
 
-ERROR = warning(
+ERROR = run_warning(
     code="hang-nccl-error",
+    restart=FailureClass.UNKNOWN,
     title="NCCL failed in ranks that are still running",
     symptoms=("Asynchronous error on 1 rank", "Initialization errors on 2 ranks", "reported Unhandled CUDA error"),
     explanation="NCCL failed in this rank, but the rank's program did not notice or did not exit, so the others are"

@@ -7,7 +7,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.text.input_text import agree, format_count
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, join_fixes
+from aboard.diagnoses import Diagnosis, Finding, Fix, RunFailure, Severity, join_fixes
 from aboard.diagnoses.untrusted import escape_text
 from aboard.doctor.hang.collective_hang import list_hang_findings
 from aboard.doctor.hang.rank_activity import describe_activity
@@ -61,7 +61,7 @@ class _LocatedRanks:
     each: tuple[str, ...]
 
 
-def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
+def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[Finding[RunFailure]]:
     comms = [(comm, rank) for comm in status.odd for rank in comm.missing_ranks]
     processes = [(None, RasRank(number=-1, process=each)) for each in (*status.silent, *status.dead)]
     who = _locate_ranks(evidence, [*processes, *comms])
@@ -79,7 +79,7 @@ def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[F
         )
 
 
-def _find_failed_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
+def _find_failed_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Finding[RunFailure]]:
     found = [(comm, part) for comm in status.odd for part in comm.failed]
     # All other ranks report a failed peer.
     own = [(comm, part) for comm, part in found if "Remote" not in part.what] or found
@@ -95,7 +95,7 @@ def _find_failed_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Findin
         )
 
 
-def _find_lagging_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
+def _find_lagging_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Finding[RunFailure]]:
     for comm in status.odd:
         for what, parts in (*comm.launched, ("", comm.states)):
             odd = _pick_odd_parts(parts)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
+from aboard.diagnoses.diagnosis import Diagnosis, RunFailure, remark, warning
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import NCCL_PEER, cause, hint, last_words
 from aboard.diagnoses.shared_fixes import SLOW_NIC
@@ -66,13 +67,14 @@ _NOBODY_LISTENS = (
 )
 
 
-def _declare_connection(scope: str, outcome: str, *, symptoms: tuple[str, ...] = (), **more: Any) -> Diagnosis:
+def _declare_connection(scope: str, outcome: str, *, symptoms: tuple[str, ...] = (), **more: Any) -> RunFailure:
     """The diagnosis of an outcome on these ports; `logged` are further fixes, for its patterns."""
     where, ports = _WHERE[scope]
     title, why = _HOW[outcome]
     common = () if scope == "rendezvous-" else (_GLOO, _RETRYING)
-    return Diagnosis(
+    return RunFailure(
         code=f"network-{scope}{outcome}",
+        restart=FailureClass.UNKNOWN,
         title=f"{title}{where}",
         symptoms=(*symptoms, *common) if scope == "ephemeral-" else (_TIMED_OUT, *common),
         explanation=f"{why} This affects {ports}.",
@@ -199,8 +201,9 @@ EPHEMERAL_REJECTED = _declare_connection(
     ),
 )
 
-RESET = Diagnosis(
+RESET = RunFailure(
     code="network-reset",
+    restart=FailureClass.TRANSIENT,
     title="connections are established and then reset",
     symptoms=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
     explanation="Something on the path closes the connections: usually a proxy, an intrusion filter, or a full"
@@ -291,8 +294,9 @@ NAMES_DIFFER = warning(
     fixes="getent ahosts {name}    # on {where:shell}; is the address from /etc/hosts or from DNS?\n" + _RENAMED,
 )
 
-PORT_TAKEN = Diagnosis(
+PORT_TAKEN = RunFailure(
     code="network-port-taken",
+    restart=FailureClass.TRANSIENT,
     title="the rendezvous port is in use",
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
     explanation="Usually a rank from an earlier run is still running, another program is using the port, or one"

@@ -10,7 +10,7 @@ from aboard.core.evidence.run_evidence import Evidence, RankView
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.durations import format_latency
-from aboard.diagnoses import Diagnosis, Fix, Severity
+from aboard.diagnoses import Fix, RunFailure, Severity
 from aboard.doctor.shared.fix_commands import build_check_command
 from aboard.doctor.slow import diagnoses as slow
 
@@ -135,7 +135,7 @@ def _find_far_end(pairs: list[tuple[str, str]], nodes: tuple[str, ...]) -> tuple
     return next((pair for pair in pairs if pair[0] in nodes or pair[1] in nodes), ())
 
 
-def _explain_straggler(view: RankView, node: NodeSnapshot) -> tuple[Diagnosis, str, Fix]:
+def _explain_straggler(view: RankView, node: NodeSnapshot) -> tuple[RunFailure, str, Fix]:
     """Why a rank is slow, from measurements on its node."""
     snapshot = view.seen
     process = snapshot.process if snapshot is not None else None

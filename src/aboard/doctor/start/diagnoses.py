@@ -1,6 +1,7 @@
 """Diagnoses of a rendezvous that fails: late nodes or ranks, an unreachable store or peers."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, warning
+from aboard.diagnoses.diagnosis import RunFailure, run_warning
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, OPEN, PUT_UP
 
@@ -10,8 +11,9 @@ _RESOLVE = (
 )
 _OWN_NAME = "getent hosts $(hostname)    # on {nodes:shell}; if this prints 127.0.x.x, remove that line from /etc/hosts"
 
-NODE_LATE = warning(
+NODE_LATE = run_warning(
     code="init-node-late",
+    restart=FailureClass.UNKNOWN,
     title="a node has not joined yet",
     symptoms=("Timed out after 601 seconds waiting for clients. 1/2 clients joined.",),
     explanation="Aboard has not yet started its agent on this node, because the node's ssh is slow or does not"
@@ -19,8 +21,9 @@ NODE_LATE = warning(
     fixes="{check:shell aboard check NODE --only reach    # shows how far a login gets}",
 )
 
-WORLD = Diagnosis(
+WORLD = RunFailure(
     code="init-world",
+    restart=FailureClass.PROGRAM,
     title="the script expects a different number of ranks than were started",
     symptoms=(
         "wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2",
@@ -32,8 +35,9 @@ WORLD = Diagnosis(
     " launcher sets WORLD_SIZE and RANK",
 )
 
-NAME = Diagnosis(
+NAME = RunFailure(
     code="init-name",
+    restart=FailureClass.TRANSIENT,
     title="a node can't resolve rank 0's hostname",
     symptoms=(
         "The IPv6 network addresses of (…, 29500) cannot be retrieved (gai error: -2 - Name or service not known)",
@@ -47,8 +51,9 @@ NAME = Diagnosis(
     },
 )
 
-STORE_DROPPED = Diagnosis(
+STORE_DROPPED = RunFailure(
     code="init-store-dropped",
+    restart=FailureClass.TRANSIENT,
     title="rank 0's store does not respond",
     symptoms=("The client socket has timed out after 600000ms while trying to connect to",),
     explanation="A firewall on this node, on rank 0's node or between them drops packets to MASTER_ADDR:MASTER_PORT."
@@ -56,8 +61,9 @@ STORE_DROPPED = Diagnosis(
     fixes=_STORE,
 )
 
-STORE_REJECTED = Diagnosis(
+STORE_REJECTED = RunFailure(
     code="init-store-rejected",
+    restart=FailureClass.TRANSIENT,
     title="a firewall or router rejects connections to rank 0's store",
     symptoms=("No route to host", "The client socket has timed out after 600000ms while trying to connect to"),
     explanation="Connections to MASTER_ADDR:MASTER_PORT fail at once with an error such as `No route to host`, so"
@@ -65,8 +71,9 @@ STORE_REJECTED = Diagnosis(
     fixes=_STORE,
 )
 
-STORE_NO_ROUTE = Diagnosis(
+STORE_NO_ROUTE = RunFailure(
     code="init-store-no-route",
+    restart=FailureClass.TRANSIENT,
     title="a node has no route to rank 0",
     symptoms=("Network is unreachable",),
     explanation="Ranks on this node can't join, because none of its networks has a route to rank 0's address. The"
@@ -77,8 +84,9 @@ STORE_NO_ROUTE = Diagnosis(
     },
 )
 
-STORE_REFUSED = Diagnosis(
+STORE_REFUSED = RunFailure(
     code="init-store-refused",
+    restart=FailureClass.TRANSIENT,
     title="no process listens on the store's port",
     symptoms=("Connection refused", "The client socket has timed out after 600000ms while trying to connect to"),
     explanation="Nothing is listening at MASTER_ADDR:MASTER_PORT, because rank 0's script created its store at a"
@@ -91,8 +99,9 @@ STORE_REFUSED = Diagnosis(
     },
 )
 
-ELSEWHERE = Diagnosis(
+ELSEWHERE = RunFailure(
     code="init-elsewhere",
+    restart=FailureClass.PROGRAM,
     title="ranks use different store addresses",
     symptoms=(
         "os.environ['MASTER_PORT'] = '12355'",
@@ -108,8 +117,9 @@ ELSEWHERE = Diagnosis(
     },
 )
 
-RANK_TWICE = Diagnosis(
+RANK_TWICE = RunFailure(
     code="init-rank-twice",
+    restart=FailureClass.PROGRAM,
     title="two processes join as the same rank",
     symptoms=("it just hangs at init_process_group", "Duplicate GPU detected : rank 0 and rank 1"),
     explanation="The script, or a variable that it sets, gives two processes the same rank. A different rank is then"
@@ -118,8 +128,9 @@ RANK_TWICE = Diagnosis(
     " RANK, because the launcher sets it for each rank",
 )
 
-LOOPBACK = Diagnosis(
+LOOPBACK = RunFailure(
     code="init-loopback",
+    restart=FailureClass.PROGRAM,
     title="a node advertises 127.0.0.1 to its peers",
     symptoms=("connectFullMesh failed", "remote=[127.0.0.1]:41896: Connection refused"),
     explanation="Without GLOO_SOCKET_IFNAME, Gloo uses the address of the node's own hostname, and /etc/hosts maps"
@@ -133,8 +144,9 @@ LOOPBACK = Diagnosis(
     },
 )
 
-RANK_LATE = Diagnosis(
+RANK_LATE = RunFailure(
     code="init-rank-late",
+    restart=FailureClass.PROGRAM,
     title="a rank has not reached init_process_group",
     symptoms=("it just hangs at init_process_group", "Waiting for clients"),
     explanation="The other ranks have called init_process_group and are waiting there for this rank.",
@@ -142,8 +154,9 @@ RANK_LATE = Diagnosis(
     " rank is doing.",
 )
 
-IMPORT_SLOW = warning(
+IMPORT_SLOW = run_warning(
     code="init-import-slow",
+    restart=FailureClass.UNKNOWN,
     title="a rank is slow to import its modules",
     symptoms=("import torch takes minutes",),
     explanation="Imports are slow if the node is busy, or if the file system is slow for thousands of small files.",

@@ -10,7 +10,7 @@ from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import agree
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes
+from aboard.diagnoses import Fix, RunFailure, Shell, join_fixes
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.network import diagnoses as network
 from aboard.doctor.shared.fix_commands import (
@@ -298,7 +298,7 @@ def _has_waited(evidence: Evidence, own: StoreRequest) -> bool:
 
 
 def _build_cause(
-    diagnosis: Diagnosis,
+    diagnosis: RunFailure,
     views: list[RankView],
     *,
     seen: str,

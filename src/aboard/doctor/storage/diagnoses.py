@@ -1,6 +1,7 @@
 """Directories that a run needs: missing, unresponsive, full, or not shared."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
+from aboard.diagnoses.diagnosis import Diagnosis, RunFailure, remark, run_warning, warning
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause, odd
 
@@ -128,8 +129,9 @@ INODES = Diagnosis(
     fixes=_LARGEST,
 )
 
-READ_ONLY = warning(
+READ_ONLY = run_warning(
     code="storage-read-only",
+    restart=FailureClass.NODE,
     title="a directory is not writable",
     symptoms=("OSError: [Errno 30] Read-only file system", "PermissionError: [Errno 13] Permission denied"),
     explanation="Ranks can't write checkpoints, logs or caches there. Either the file system is mounted read-only (the"
@@ -149,8 +151,9 @@ READ_ONLY = warning(
     ),
 )
 
-DEAD_MOUNT = Diagnosis(
+DEAD_MOUNT = RunFailure(
     code="storage-dead-mount",
+    restart=FailureClass.NODE,
     title="a mount does not respond",
     symptoms=(
         "ls or df hangs",

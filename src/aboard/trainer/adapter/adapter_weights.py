@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.trainer.adapter.inject_adapter import ADAPTER_NAME, list_adapter_layers
 from aboard.trainer.diagnoses import adapter as failures
@@ -69,11 +69,11 @@ def load_adapter(model: PreTrainedModel, context: RankContext, folder: Path) -> 
         if names:
             seen = f"the adapter's files {where} {len(names)} tensors that this model with the adapter's settings"
             seen += f" {'has' if where == 'lack' else 'lacks'}, such as {escape_text(min(names), 200)}"
-            raise AboardError(failures.FILES, f"{folder}: {seen}")
+            raise TrainerError(failures.FILES, f"{folder}: {seen}")
     wrong = [name for name, each in shards.items() if each.shape != stored[name].shape]
     if wrong:
         shapes = f"{list(stored[wrong[0]].shape)} instead of {list(shards[wrong[0]].shape)}"
-        raise AboardError(failures.FILES, f"{folder}: {wrong[0]} has the shape {shapes}")
+        raise TrainerError(failures.FILES, f"{folder}: {wrong[0]} has the shape {shapes}")
     return sum(part.read(stored[name]) for name, part in shards.items())
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.text.input_text import agree, format_count
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.trainer.adapter.sample_dropout import DropoutKeys, SampleDropout
 from aboard.trainer.data.tokens.render_limits import RenderLimitError, RenderLimits
@@ -43,7 +43,7 @@ def inject_adapter(model: PreTrainedModel, training: Training, adapter: Adapter)
         inject_adapter_in_model(build_lora_config(adapter), model, adapter_name=ADAPTER_NAME, low_cpu_mem_usage=True)
     except ValueError as error:
         seen = f"PEFT can't add an adapter to this {type(model).__name__}: {escape_text(str(error), 400)}"
-        raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model)) from error
+        raise TrainerError(failures.TARGETS, seen, names=_list_linear_names(model)) from error
     _cast_frozen_weights(model, DTYPES[training.base_dtype])
     if adapter.dropout:
         _draw_dropout_per_sample(model, adapter.dropout, training.seed)
@@ -110,19 +110,19 @@ def _check_names(model: PreTrainedModel, adapter: Adapter) -> None:
                 targets = limits.run(lambda: [name for name in modules if form.fullmatch(name)])
         except RenderLimitError as error:
             seen = f"adapter.target_modules: to match {escape_text(adapter.target_modules, 200)} takes {error}"
-            raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model)) from None
+            raise TrainerError(failures.TARGETS, seen, names=_list_linear_names(model)) from None
         except re.error as error:
             seen = f"adapter.target_modules is not a valid regular expression: {error}"
-            raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model)) from None
+            raise TrainerError(failures.TARGETS, seen, names=_list_linear_names(model)) from None
         if not targets:
             seen = f"adapter.target_modules: no module's full name matches {escape_text(adapter.target_modules, 200)}"
-            raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model))
+            raise TrainerError(failures.TARGETS, seen, names=_list_linear_names(model))
     saved = _find_matches(model, "modules_to_save", adapter.modules_to_save)
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is embedding.weight:
         tied = [name for name in (*targets, *saved) if modules[name] in (head, embedding)]
         if tied:
-            raise AboardError(
+            raise TrainerError(
                 failures.TIED,
                 f"{tied[0]} shares its weights with the {'embedding' if modules[tied[0]] is head else 'output layer'}"
                 f" ({type(model).__name__} ties them)",
@@ -136,7 +136,7 @@ def _find_matches(model: nn.Module, key: str, names: tuple[str, ...]) -> list[st
     missing = [escape_text(given, 100) for given, matches in found.items() if not matches]
     if missing:
         seen = f"adapter.{key}: the model has no module {', '.join(missing)}"
-        raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model))
+        raise TrainerError(failures.TARGETS, seen, names=_list_linear_names(model))
     return [name for matches in found.values() for name in matches]
 
 

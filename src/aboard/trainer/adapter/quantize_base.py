@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Adapter, Training
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.trainer.diagnoses import adapter as failures
 from aboard.trainer.model.meta_model import DTYPES, find_layers
 
@@ -72,4 +72,4 @@ def quantize_layers(model: PreTrainedModel, training: Training, adapter: Adapter
             replaced += 1
     if not replaced:
         seen = f"the layers of this {type(model).__name__} have no linear modules that could be quantized"
-        raise AboardError(failures.QUANTIZED, seen)
+        raise TrainerError(failures.QUANTIZED, seen)

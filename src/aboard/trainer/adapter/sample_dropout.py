@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw
 from aboard.trainer.diagnoses import adapter
@@ -52,7 +52,7 @@ class SampleDropout(nn.Module):
             return x
         keys = self.keys.with_logits if self.head else self.keys.tokens
         if keys is None or keys.numel() != x.shape[:-1].numel():
-            raise AboardError(
+            raise TrainerError(
                 adapter.DROPOUT, f"{self.name} gets {x.shape[:-1].numel()} inputs, not one for each token"
             )
         kept = keys.view(*x.shape[:-1], 1) * self.factors >= self.first_kept

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.trainer.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
 from aboard.trainer.checkpoint.staging_buffers import StagedFile
 from aboard.trainer.diagnoses import checkpoint
@@ -98,4 +98,4 @@ class BackgroundSave:
 
 
 def _build_timeout_error(patience: float) -> AboardError:
-    return AboardError(checkpoint.STUCK, f"a checkpoint was not complete after {patience:.0f} s")
+    return TrainerError(checkpoint.STUCK, f"a checkpoint was not complete after {patience:.0f} s")

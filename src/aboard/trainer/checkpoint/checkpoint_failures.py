@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.diagnoses.catalogue import unpack_error
 from aboard.diagnoses.errors import pack_error
 from aboard.trainer.diagnoses import checkpoint
@@ -25,14 +25,14 @@ def pack_failure(error: Exception, *, rank: int, node: str, folder: Path) -> dic
 def _classify_error(error: Exception, who: str, *, rank: int, node: str, folder: Path) -> AboardError:
     if not isinstance(error, OSError):
         seen = f"{who} could not save a checkpoint: {type(error).__name__}: {error}"
-        return AboardError(checkpoint.FAILED, seen, rank=rank)
+        return TrainerError(checkpoint.FAILED, seen, rank=rank)
     path = error.filename or str(folder)
     seen = f"{who} can't write {path}: {error.strerror or error}"
     if error.errno in _FULL:
-        return AboardError(checkpoint.DISK_FULL, seen, folder=folder, node=node)
+        return TrainerError(checkpoint.DISK_FULL, seen, folder=folder, node=node)
     if error.errno in _CLOSED:
-        return AboardError(checkpoint.NOT_WRITABLE, seen, folder=folder, path=path, node=node)
-    return AboardError(checkpoint.WRITE, seen, folder=folder, node=node)
+        return TrainerError(checkpoint.NOT_WRITABLE, seen, folder=folder, path=path, node=node)
+    return TrainerError(checkpoint.WRITE, seen, folder=folder, node=node)
 
 
 def raise_first_failure(reports: Sequence[Any]) -> None:
@@ -41,6 +41,6 @@ def raise_first_failure(reports: Sequence[Any]) -> None:
     if failed:
         first = unpack_error(failed[0])
         if first is None:
-            raise AboardError(checkpoint.FAILED, "a rank could not save a checkpoint and gave no reason", rank=0)
+            raise TrainerError(checkpoint.FAILED, "a rank could not save a checkpoint and gave no reason", rank=0)
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise AboardError(first.diagnosis, first.seen + others, fix=first.fix)

@@ -8,7 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import acquire_lock, note_lock_holder, open_without_link, read_lock_holder, sync_folder
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
@@ -107,7 +107,7 @@ class FolderLock:
         if not is_ours:
             node, process = map(Untrusted, read_lock_holder(self._handle))
             seen = f"process {process.visible()} on {node.visible()} is already writing checkpoints to {folder}"
-            raise AboardError(checkpoint.FOLDER_BUSY, seen, process=process, node=node)
+            raise TrainerError(checkpoint.FOLDER_BUSY, seen, process=process, node=node)
         note_lock_holder(self._handle)
 
 

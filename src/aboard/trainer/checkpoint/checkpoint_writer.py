@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from aboard.core.text.byte_sizes import format_size
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.durable_files import FileEntry, HashedFile, sync_folder, write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checkpoint import commit_marker
@@ -106,7 +106,7 @@ class CheckpointWriter:
         for rank, each in enumerate(reports):
             if each["step"] != state.step:
                 ours = f"rank {self._group.rank} is saving step {state.step}"
-                raise AboardError(checkpoint.OUT_OF_STEP, f"rank {rank} is saving step {each['step']} while {ours}")
+                raise TrainerError(checkpoint.OUT_OF_STEP, f"rank {rank} is saving step {each['step']} while {ours}")
         states = [item for each in reports for item in each["uncopied"].items()]
         self._uncopied = {name: any(going for each, going in states if each == name) for name, _ in states}
         name = choose_step_name(state.step, {name for each in reports for name in each["taken"]})

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.trainer.checkpoint.checkpoint_parts import OPTIMIZER_PREFIX
 from aboard.trainer.checkpoint.commit_marker import CheckpointFile, TensorSpec
 from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint, SliceReader
@@ -66,7 +66,7 @@ def _check_model(own: dict[str, TensorSpec], saved: SavedCheckpoint) -> None:
         there, here = _format_spec(theirs.get(name)), _format_spec(own.get(name))
         seen = f"{saved.folder} belongs to a different model: {name} is {there} in the checkpoint, {here} in this model"
         others = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        raise AboardError(checkpoint.DIFFERS, seen + others, "model", model=str(saved.marker.training.get("model")))
+        raise TrainerError(checkpoint.DIFFERS, seen + others, "model", model=str(saved.marker.training.get("model")))
 
 
 def _format_spec(whole: TensorSpec | None) -> str:

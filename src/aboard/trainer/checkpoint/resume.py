@@ -11,7 +11,7 @@ from torch import nn
 
 from aboard.core.decoding import DecodeError
 from aboard.core.run.saved_markers import SavedMarker, describe_unknown
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.durable_files import write_atomically
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
@@ -115,7 +115,7 @@ def _require_none_broken(result: ResumeResult, named: Path | None, folder: Path)
 
 def _build_unsound_error(path: Path, notes: Sequence[str]) -> AboardError:
     reasons = "".join(f"\n  {note}" for note in notes)
-    return AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
+    return TrainerError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
 
 
 def _list_doubts(offer: _Offer, markers: Sequence[SavedMarker] | None) -> list[str]:
@@ -238,7 +238,7 @@ def _build_elsewhere_error(group: CheckpointRanks, saved: SavedCheckpoint, files
     files_text = ", ".join(f"{file.name} of rank {file.rank} on {file.node}" for file in files[:8])
     more = f", and {len(files) - 8} more" if len(files) > 8 else ""  # noqa: PLR2004 - as many as fit
     nodes = sorted({file.node for file in files})
-    return AboardError(
+    return TrainerError(
         checkpoint.ELSEWHERE,
         f"{saved.folder} was saved to several disks, and resuming with this layout needs files that are not on this"
         f" disk: {files_text}{more}",

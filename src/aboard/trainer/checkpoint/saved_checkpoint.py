@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.durable_files import compute_sha256
 from aboard.foreign_files import require_regular_file
@@ -38,7 +38,7 @@ class SavedCheckpoint:
             check_references(marker)
         except MarkerError as error:
             seen = f"{folder} is not a checkpoint: {error}"
-            raise AboardError(checkpoint.UNUSABLE, seen, parent=folder.parent) from error
+            raise TrainerError(checkpoint.UNUSABLE, seen, parent=folder.parent) from error
         return cls(folder=folder, marker=marker)
 
     @cached_property
@@ -147,7 +147,7 @@ class SliceReader:
 
     def _make_damaged_error(self, name: str, why: str) -> AboardError:
         folder = self._saved.folder
-        return AboardError(checkpoint.DAMAGED, f"{name} can't be read from {folder}: {why}", "resume", folder=folder)
+        return TrainerError(checkpoint.DAMAGED, f"{name} can't be read from {folder}: {why}", "resume", folder=folder)
 
 
 def check_references(marker: CommitMarker) -> None:

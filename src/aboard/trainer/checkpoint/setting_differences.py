@@ -6,7 +6,7 @@ from typing import Any
 
 from aboard.core.plan.declared_setting import Setting
 from aboard.core.plan.training_settings import ADAPTER_SETTINGS, SETTINGS
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checkpoint.commit_marker import CommitMarker, RunSettings
@@ -54,7 +54,7 @@ def refuse_differences(changes: list[SettingDifference], where: str) -> None:
     if refused:
         lines = "\n".join(f"  {each}: {each.refused}" for each in refused)
         keep = [each.keep for each in refused if each.keep]
-        raise AboardError(
+        raise TrainerError(
             checkpoint.DIFFERS,
             f"{where} can't be continued with these settings:\n{lines}",
             "keep" if keep else "back",

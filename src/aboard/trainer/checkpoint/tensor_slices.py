@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checkpoint.commit_marker import Box, TensorSpec
 from aboard.trainer.diagnoses import checkpoint
@@ -70,7 +70,7 @@ def slice_optimizer(stored: StoredTensors, optimizer: torch.optim.Optimizer, wor
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             if not isinstance(value, Tensor):
-                raise AboardError(
+                raise TrainerError(
                     checkpoint.STATE,
                     f"the optimizer's {key} for {tensor_names[id(parameter)]} is a {type(value).__name__},"
                     " not a tensor",
@@ -110,7 +110,7 @@ def _locate_shard(name: str, tensor: DTensor) -> tuple[Box, tuple[int, ...]]:
         elif type(placement) is Replicate:
             index.append(slice(None))
         else:
-            raise AboardError(checkpoint.LAYOUT, f"{name} is placed as {placement}, which checkpoints don't support")
+            raise TrainerError(checkpoint.LAYOUT, f"{name} is placed as {placement}, which checkpoints don't support")
     return (tuple(start), tuple(size)), tuple(mesh.mesh[tuple(index)].flatten().tolist())
 
 

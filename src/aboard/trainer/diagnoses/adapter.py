@@ -1,10 +1,12 @@
 """Diagnoses of LoRA adapters that can't be added to a model or continued."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import RunFailure
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.fixes import Advice
 
-DROPOUT = Diagnosis(
+DROPOUT = RunFailure(
     code="adapter-dropout",
+    restart=FailureClass.PROGRAM,
     title="dropout can't be drawn per sample in this module",
     symptoms=("gets 12 inputs, not one for each token",),
     explanation="`adapter.dropout` is drawn per sample and position, so that losses don't depend on the number of"
@@ -12,8 +14,9 @@ DROPOUT = Diagnosis(
     fixes="--set train.adapter.dropout=0    # or list target_modules without this module",
 )
 
-TARGETS = Diagnosis(
+TARGETS = RunFailure(
     code="adapter-targets",
+    restart=FailureClass.PROGRAM,
     title="the adapter's modules are not in the model",
     symptoms=(
         "adapter.target_modules: the model has no module query_key_value",
@@ -24,8 +27,9 @@ TARGETS = Diagnosis(
     fixes=Advice("target_modules: all-linear    # or some of: {names}"),
 )
 
-TIED = Diagnosis(
+TIED = RunFailure(
     code="adapter-tied",
+    restart=FailureClass.PROGRAM,
     title="an adapter can't change a tied weight",
     symptoms=("lm_head shares its weights with the embedding",),
     explanation="The output layer and the embedding are one tensor in this model. Training one of them alone unties"
@@ -33,8 +37,9 @@ TIED = Diagnosis(
     fixes=Advice("remove it from adapter.target_modules and adapter.modules_to_save; all-linear doesn't include it"),
 )
 
-BASE_TYPE = Diagnosis(
+BASE_TYPE = RunFailure(
     code="adapter-base-type",
+    restart=FailureClass.PROGRAM,
     title="frozen weights have a different type than the run computes in",
     symptoms=("adapter.base_dtype is bfloat16, but the run computes in float32",),
     explanation="Frozen weights are kept in float32 or in the type that the run computes in. Any other type would round"
@@ -42,8 +47,9 @@ BASE_TYPE = Diagnosis(
     fixes="--set train.adapter.base_dtype=auto    # the type that the run computes in: bf16: true for bfloat16",
 )
 
-QUANTIZED = Diagnosis(
+QUANTIZED = RunFailure(
     code="adapter-4bit",
+    restart=FailureClass.PROGRAM,
     title="this model has nothing to quantize",
     symptoms=("have no linear modules that could be quantized",),
     explanation="`adapter.load_in_4bit` quantizes the linear modules of the layers. Models that have other modules"
@@ -51,8 +57,9 @@ QUANTIZED = Diagnosis(
     fixes="--set train.adapter.load_in_4bit=false",
 )
 
-FILES = Diagnosis(
+FILES = RunFailure(
     code="adapter-files",
+    restart=FailureClass.PROGRAM,
     title="the adapter to continue from can't be used",
     symptoms=("has no adapter_config.json", "has no adapter_model.safetensors", "the adapter's files lack"),
     explanation="`adapter.path` is a directory as PEFT's save_pretrained writes it: adapter_config.json of a LoRA"

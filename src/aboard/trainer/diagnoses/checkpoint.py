@@ -1,13 +1,15 @@
 """Diagnoses of checkpoints that can't be written, resumed from or exported."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Mistake
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake, RunFailure
+from aboard.diagnoses.failure_class import Circumstance, FailureClass
 from aboard.diagnoses.fixes import Advice
 
 _INTACT = "The last complete checkpoint is intact, and the same command resumes from it."
 _SAME_LAYOUT = "  # on {here}; or resume on the nodes and ranks that saved it"
 
-DISK_FULL = Diagnosis(
+DISK_FULL = RunFailure(
     code="checkpoint-disk-full",
+    restart=Circumstance.BY_DISK,
     title="a rank's disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
     explanation=f"A float32 checkpoint with AdamW takes 12 bytes per parameter. While a checkpoint is being written,"
@@ -15,8 +17,9 @@ DISK_FULL = Diagnosis(
     fixes="df -h {folder}; df -i {folder}; quota -s  # on {node}; free space, or set save_total_limit; then restart",
 )
 
-NOT_WRITABLE = Diagnosis(
+NOT_WRITABLE = RunFailure(
     code="checkpoint-not-writable",
+    restart=FailureClass.PROGRAM,
     title="a rank has no permission to write to output_dir",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
     explanation=f"The directory on that node may belong to another user, or its disk may be mounted read-only. File"
@@ -24,8 +27,9 @@ NOT_WRITABLE = Diagnosis(
     fixes="ls -ld {folder} {path}  # on {node}; the run's user needs write permission there",
 )
 
-WRITE = Diagnosis(
+WRITE = RunFailure(
     code="checkpoint-write",
+    restart=FailureClass.NODE,
     title="a rank failed to write a file",
     symptoms=("OSError: [Errno 5] Input/output error", "OSError: [Errno 116] Stale file handle"),
     explanation=f"The write failed for a reason other than a full disk or missing permissions, for example a disk or"
@@ -33,8 +37,9 @@ WRITE = Diagnosis(
     fixes="ls -l {folder}; dmesg | tail  # on {node}",
 )
 
-NONE_SOUND = Diagnosis(
+NONE_SOUND = RunFailure(
     code="checkpoint-none-sound",
+    restart=FailureClass.PROGRAM,
     title="no checkpoint passes verification",
     symptoms=(
         "no checkpoint in DIR can be used",
@@ -46,8 +51,9 @@ NONE_SOUND = Diagnosis(
     fixes="ls -l {folder}  # restore the files from a copy; to start over: resume: none and a different output_dir",
 )
 
-DIFFERS = Diagnosis(
+DIFFERS = RunFailure(
     code="checkpoint-differs",
+    restart=FailureClass.PROGRAM,
     title="the checkpoint belongs to a different training setup",
     symptoms=("can't be continued with these settings", "size mismatch for model.embed_tokens.weight"),
     explanation="If the data, the mix, `max_length` or `seed` changed, the saved data position would point to"
@@ -65,8 +71,9 @@ DIFFERS = Diagnosis(
     },
 )
 
-ELSEWHERE = Diagnosis(
+ELSEWHERE = RunFailure(
     code="checkpoint-elsewhere",
+    restart=FailureClass.PROGRAM,
     title="some checkpoint files are on another node's disk",
     symptoms=("was saved to several disks, and resuming with this layout needs files that are not on this disk",),
     explanation="Without a shared disk, each node stores only what its own ranks wrote, so resuming with different"
@@ -78,32 +85,36 @@ ELSEWHERE = Diagnosis(
     },
 )
 
-FOLDER_BUSY = Diagnosis(
+FOLDER_BUSY = RunFailure(
     code="checkpoint-folder-busy",
+    restart=FailureClass.OUTSIDE,
     title="another run is writing to the same output_dir",
     symptoms=("is already writing checkpoints to",),
     explanation="Two runs in one directory would mistake each other's checkpoints for their own.",
     fixes="ps -p {process}  # on {node}; stop it, or choose a different output_dir",
 )
 
-PEER_LOST = Diagnosis(
+PEER_LOST = RunFailure(
     code="checkpoint-peer-lost",
+    restart=FailureClass.TRANSIENT,
     title="a rank stopped responding during a checkpoint",
     symptoms=("Connection closed by peer", "another rank stopped responding during a checkpoint"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node went down. {_INTACT}",
     fixes="aboard why  # shows which rank it was; the last complete checkpoint is intact",
 )
 
-STUCK = Diagnosis(
+STUCK = RunFailure(
     code="checkpoint-stuck",
+    restart=FailureClass.TRANSIENT,
     title="a checkpoint took more than an hour to write",
     symptoms=("a checkpoint was not complete after 3600 s", "nfs: server not responding, still trying"),
     explanation=f"Usually a disk or a file server is not responding. {_INTACT}",
     fixes="aboard check --only storage; dmesg | tail  # finds a disk or file server that does not respond",
 )
 
-OUT_OF_STEP = Diagnosis(
+OUT_OF_STEP = RunFailure(
     code="checkpoint-out-of-step",
+    restart=FailureClass.PROGRAM,
     title="ranks are saving different steps",
     symptoms=("rank 1 is saving step 40 while rank 0 is saving step 41",),
     explanation="All ranks must run the same steps. If they don't, the cause is a bug in Aboard or a network error.",
@@ -115,8 +126,9 @@ UNUSABLE = Mistake(
     fixes="ls {parent}  # lists the other checkpoints; resume: auto uses the newest intact one",
 )
 
-DAMAGED = Diagnosis(
+DAMAGED = RunFailure(
     code="checkpoint-damaged",
+    restart=FailureClass.UNKNOWN,
     title="a checkpoint file changed after it was written",
     symptoms=(
         "isn't what was written (its sha256 differs)",
@@ -131,8 +143,9 @@ DAMAGED = Diagnosis(
     },
 )
 
-LAYOUT = Diagnosis(
+LAYOUT = RunFailure(
     code="checkpoint-layout",
+    restart=FailureClass.PROGRAM,
     title="a tensor has a placement that checkpoints don't support",
     symptoms=("is placed as _StridedShard, which checkpoints don't support",),
     explanation="Checkpoints support whole tensors, and tensors that are split along dimensions. The `sharding`"
@@ -140,16 +153,18 @@ LAYOUT = Diagnosis(
     fixes=Advice("sharding: full  # or hybrid, or none; if one of these caused it, please report it"),
 )
 
-STATE = Diagnosis(
+STATE = RunFailure(
     code="checkpoint-state",
+    restart=FailureClass.PROGRAM,
     title="the optimizer state contains something other than tensors",
     symptoms=("the optimizer's step of model.norm.weight is a int, not a tensor",),
     explanation="Only tensors are saved, so that loading a checkpoint never executes code.",
     fixes=Advice("use an optimizer whose state is tensors, such as torch.optim.AdamW"),
 )
 
-FAILED = Diagnosis(
+FAILED = RunFailure(
     code="checkpoint-failed",
+    restart=Circumstance.BY_DISK,
     title="a checkpoint failed",
     symptoms=("could not save a checkpoint: RuntimeError",),
     explanation=f"A rank failed with an unexpected error while it was saving a checkpoint. {_INTACT}",
@@ -181,8 +196,9 @@ EXPORT_PART = Diagnosis(
     },
 )
 
-PARTS_LOST = Diagnosis(
+PARTS_LOST = RunFailure(
     code="checkpoint-parts-lost",
+    restart=FailureClass.PROGRAM,
     title="no checkpoint is complete on the nodes that can be reached",
     symptoms=("no checkpoint of DIR is complete",),
     explanation="Without a shared disk, each node stores what its own ranks wrote. Aboard copies missing parts between"

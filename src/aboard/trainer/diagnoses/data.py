@@ -1,6 +1,7 @@
 """Diagnoses of data that can't be read or prepared, before the data check."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Mistake
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake, RunFailure
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.fixes import Advice
 
 FILES = Mistake(code="data-files", fixes="aboard data FILE…    # or in aboard.yaml: `data: {{files: [train.jsonl]}}`")
@@ -111,8 +112,9 @@ DISK = Diagnosis(
     },
 )
 
-MANIFEST = Diagnosis(
+MANIFEST = RunFailure(
     code="data-manifest",
+    restart=FailureClass.PROGRAM,
     title="a directory of token shards can't be used",
     symptoms=("manifest.json", "a field is missing or has the wrong type"),
     explanation="The directory's manifest is missing, has an unsupported version, or does not follow"

@@ -1,12 +1,14 @@
 """Diagnoses of models that ranks can't load."""
 
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.diagnosis import RunFailure
+from aboard.diagnoses.failure_class import Circumstance, FailureClass
 from aboard.diagnoses.fixes import Advice
 
 _FITTING = Advice("train:\n  model: …   # a directory whose weights match its config.json")
 
-MISSING = Diagnosis(
+MISSING = RunFailure(
     code="model-missing",
+    restart=FailureClass.PROGRAM,
     title="transformers can't load the model",
     symptoms=(
         "OSError: DIR does not appear to have a file named config.json",
@@ -17,8 +19,9 @@ MISSING = Diagnosis(
     fixes="ls {folder}   # on this node; it must be a directory that transformers can load",
 )
 
-CODE = Diagnosis(
+CODE = RunFailure(
     code="model-code",
+    restart=FailureClass.PROGRAM,
     title="the model or tokenizer needs Python code that comes with it",
     symptoms=(
         "Please pass the argument `trust_remote_code=True` to allow custom code to be run",
@@ -29,8 +32,9 @@ CODE = Diagnosis(
     fixes=Advice("train:\n  trust_remote_code: true   # after reading {file}"),
 )
 
-NOT_BUILT = Diagnosis(
+NOT_BUILT = RunFailure(
     code="model-not-built",
+    restart=FailureClass.PROGRAM,
     title="the model can't be built with these settings",
     symptoms=(
         "ImportError: FlashAttention2 has been toggled on, but it cannot be used",
@@ -41,8 +45,9 @@ NOT_BUILT = Diagnosis(
     fixes=Advice("train:\n  attn_implementation: auto   # uses what the model supports; every model supports eager"),
 )
 
-NO_WEIGHTS = Diagnosis(
+NO_WEIGHTS = RunFailure(
     code="model-no-weights",
+    restart=FailureClass.PROGRAM,
     title="there are no weights next to config.json",
     symptoms=(
         "has neither model.safetensors nor its index",
@@ -55,8 +60,9 @@ NO_WEIGHTS = Diagnosis(
     ),
 )
 
-DAMAGED = Diagnosis(
+DAMAGED = RunFailure(
     code="model-damaged",
+    restart=FailureClass.PROGRAM,
     title="a model file is incomplete",
     symptoms=(
         "SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",
@@ -67,8 +73,9 @@ DAMAGED = Diagnosis(
     fixes="rm {path}   # then download the model again: hf download ORG/NAME, or git lfs pull in a clone",
 )
 
-QUANTIZED = Diagnosis(
+QUANTIZED = RunFailure(
     code="model-quantized",
+    restart=FailureClass.PROGRAM,
     title="the model is quantized",
     symptoms=(
         "You cannot perform fine-tuning on purely quantized models",
@@ -78,8 +85,9 @@ QUANTIZED = Diagnosis(
     fixes=Advice("train:\n  model: …   # the same model with bf16 or fp32 weights"),
 )
 
-NAMES = Diagnosis(
+NAMES = RunFailure(
     code="model-names",
+    restart=FailureClass.PROGRAM,
     title="the weights belong to a different architecture",
     symptoms=("Some weights of X were not initialized from the model checkpoint", "Unexpected key(s) in state_dict"),
     explanation="The files lack tensors that the model needs, or contain tensors that it does not have. A plain"
@@ -88,8 +96,9 @@ NAMES = Diagnosis(
     fixes=_FITTING,
 )
 
-SHAPES = Diagnosis(
+SHAPES = RunFailure(
     code="model-shapes",
+    restart=FailureClass.PROGRAM,
     title="the weights don't match the shapes in config.json",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "ignore_mismatched_sizes"),
     explanation="Either config.json was edited, for example to raise `vocab_size` for added tokens, or the weights come"
@@ -98,8 +107,9 @@ SHAPES = Diagnosis(
     fixes=_FITTING,
 )
 
-DIFFERS = Diagnosis(
+DIFFERS = RunFailure(
     code="model-differs",
+    restart=Circumstance.BY_EXTENT,
     title="nodes have different model files",
     symptoms=(
         "is not the same on all ranks: rank 3 has different files than most ranks",
@@ -110,8 +120,9 @@ DIFFERS = Diagnosis(
     fixes="sha256sum {folder}/*   # on each node; then copy the right files to the other nodes with rsync -a",
 )
 
-NO_START = Diagnosis(
+NO_START = RunFailure(
     code="model-no-start",
+    restart=FailureClass.PROGRAM,
     title="the model does not initialize all of its weights",
     symptoms=("doesn't initialize",),
     explanation="`from_scratch` initializes each tensor with the model's own code, but some models' code skips"

@@ -1,6 +1,7 @@
 """Diagnoses of training runs that stop before the first step or at one."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Mistake, warning
+from aboard.diagnoses.diagnosis import Diagnosis, Mistake, RunFailure, run_warning, warning
+from aboard.diagnoses.failure_class import Circumstance, FailureClass
 from aboard.diagnoses.fixes import Advice
 
 CONFIG = Mistake(
@@ -73,16 +74,18 @@ ASKED = warning(
     },
 )
 
-GIVEN = Diagnosis(
+GIVEN = RunFailure(
     code="train-given",
+    restart=FailureClass.PROGRAM,
     title="a rank was started without a training configuration",
     symptoms=("no training settings: ABOARD_TRAINING is not set",),
     explanation="Ranks run `python -m aboard.trainer`, and the head passes the configuration in their environment.",
     fixes="aboard train aboard.yaml",
 )
 
-TRACKER_PACKAGE = Diagnosis(
+TRACKER_PACKAGE = RunFailure(
     code="train-tracker-package",
+    restart=FailureClass.UNKNOWN,
     title="a tracker's package is not installed on rank 0's node",
     symptoms=(
         "ModuleNotFoundError: No module named 'wandb'",
@@ -137,8 +140,9 @@ TRACKER = warning(
     },
 )
 
-NONFINITE = Diagnosis(
+NONFINITE = RunFailure(
     code="train-nonfinite",
+    restart=FailureClass.PROGRAM,
     title="a loss or a gradient is not finite",
     symptoms=("loss is nan", "the loss is not finite on rank 3", "'loss': nan, 'grad_norm': nan", "grad_norm: inf"),
     explanation="One step produced nan or infinity, and all ranks skipped its update. Usually the learning rate is too"
@@ -151,8 +155,9 @@ NONFINITE = Diagnosis(
     ),
 )
 
-LOSS_SCALE = Diagnosis(
+LOSS_SCALE = RunFailure(
     code="train-loss-scale",
+    restart=FailureClass.PROGRAM,
     title="gradients overflow float16 at every loss scale",
     symptoms=("the loss scale fell to 0.5", "Current loss scale already at minimum"),
     explanation="In fp16 the loss is multiplied by a scale that is halved whenever a gradient overflows, and the step"
@@ -161,8 +166,9 @@ LOSS_SCALE = Diagnosis(
     fixes=Advice("lower learning_rate, or compute in float32 (fp16: false), or in bf16 on Ampere GPUs and newer"),
 )
 
-COMPILER = Diagnosis(
+COMPILER = RunFailure(
     code="train-compiler",
+    restart=FailureClass.PROGRAM,
     title="a node can't compile the model",
     symptoms=(
         "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found",
@@ -177,8 +183,9 @@ COMPILER = Diagnosis(
     },
 )
 
-CHECKPOINTING_UNKNOWN = Diagnosis(
+CHECKPOINTING_UNKNOWN = RunFailure(
     code="checkpointing-unknown",
+    restart=FailureClass.PROGRAM,
     title="the model does not support gradient checkpointing",
     symptoms=("ValueError: XForCausalLM does not support gradient checkpointing.",),
     explanation="`gradient_checkpointing: true` needs support in the model's own code, and transformers has none for"
@@ -186,8 +193,9 @@ CHECKPOINTING_UNKNOWN = Diagnosis(
     fixes=Advice("train:\n  gradient_checkpointing: false   # to save memory: a smaller batch, or more ranks"),
 )
 
-SHARDING_UNEVEN = Diagnosis(
+SHARDING_UNEVEN = RunFailure(
     code="sharding-uneven",
+    restart=FailureClass.PROGRAM,
     title="hybrid sharding needs the same number of ranks on every node",
     symptoms=("`sharding: hybrid` needs the same number of ranks on every node",),
     explanation="With `hybrid`, ranks with the same local rank on all nodes hold the same shard, so every node needs"
@@ -195,8 +203,9 @@ SHARDING_UNEVEN = Diagnosis(
     fixes=Advice("sharding: full   # in the train section; or give every node the same number of slots"),
 )
 
-BATCH = Diagnosis(
+BATCH = RunFailure(
     code="train-batch",
+    restart=FailureClass.PROGRAM,
     title="the batch size does not fit the number of ranks",
     symptoms=("the loss differs from the same run on a different number of GPUs", "ranks with zero samples"),
     explanation="`global_batch_size` is the number of sequences per step across all ranks. If it is smaller than the"
@@ -208,8 +217,9 @@ BATCH = Diagnosis(
     },
 )
 
-HYBRID = Diagnosis(
+HYBRID = RunFailure(
     code="train-hybrid",
+    restart=FailureClass.PROGRAM,
     title="hybrid sharding does not work on these nodes",
     symptoms=("RuntimeError: Mesh should not be bigger than default world size", "sharding: hybrid"),
     explanation="With `hybrid`, each node shards the whole model across its own ranks. Each node needs more than one"
@@ -231,8 +241,9 @@ DEVICE = Diagnosis(
     ),
 )
 
-ATTENTION = Diagnosis(
+ATTENTION = RunFailure(
     code="train-attention",
+    restart=FailureClass.PROGRAM,
     title="flash attention needs a GPU of the Ampere generation or newer",
     symptoms=("FlashAttention only supports Ampere GPUs or newer", "ImportError: FlashAttention2 has been toggled on"),
     explanation="The flash-attn kernels run only on GPUs with a compute capability of at least 8.0; `sdpa` runs"
@@ -240,8 +251,9 @@ ATTENTION = Diagnosis(
     fixes="--set train.attn_implementation=sdpa    # or auto, for the best available one",
 )
 
-BF16 = warning(
+BF16 = run_warning(
     code="train-bf16",
+    restart=FailureClass.PROGRAM,
     title="these GPUs don't support bfloat16",
     symptoms=("Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0",),
     explanation="GPUs with a compute capability below 8.0 (such as V100, T4, RTX 20) don't support bfloat16 in"
@@ -249,8 +261,9 @@ BF16 = warning(
     fixes="--set train.bf16=false --set train.fp16=true    # without fp16 it computes in float32, which is slower",
 )
 
-PACKAGES = Diagnosis(
+PACKAGES = RunFailure(
     code="train-packages",
+    restart=Circumstance.BY_EXTENT,
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
     explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
@@ -260,8 +273,9 @@ PACKAGES = Diagnosis(
     " aboard.yaml",
 )
 
-LENGTH = Diagnosis(
+LENGTH = RunFailure(
     code="train-length",
+    restart=FailureClass.PROGRAM,
     title="sequences are longer than the model's position limit",
     symptoms=(
         "Token indices sequence length is longer than the specified maximum sequence length for this model",
@@ -272,8 +286,9 @@ LENGTH = Diagnosis(
     fixes="--set data.max_length={most}    # or raise max_position_embeddings and the rope scaling in config.json",
 )
 
-VOCABULARY = Diagnosis(
+VOCABULARY = RunFailure(
     code="train-vocabulary",
+    restart=FailureClass.PROGRAM,
     title="the tokenizer's vocabulary is larger than the model's",
     symptoms=(
         "IndexError: index out of range in self",
@@ -290,8 +305,9 @@ VOCABULARY = Diagnosis(
 MOST_CHANGES = 3
 _LESS = [f"{{to{place}:--set}}   # then {{amount{place}}} {{unit{place}}} per rank" for place in (1, 2, 3)]
 
-MEMORY = Diagnosis(
+MEMORY = RunFailure(
     code="train-memory",
+    restart=FailureClass.PROGRAM,
     title="the training run does not fit into memory",
     symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "exitcode: -9"),
     explanation="AdamW in float32 takes 16 bytes per parameter, for the weight, the gradient and two moments. `full`"
@@ -308,8 +324,9 @@ MEMORY = Diagnosis(
     },
 )
 
-PACKING_UNKNOWN = Diagnosis(
+PACKING_UNKNOWN = RunFailure(
     code="train-packing-unknown",
+    restart=FailureClass.PROGRAM,
     title="the model can't separate packed documents",
     symptoms=(
         "TypeError: forward() got an unexpected keyword argument 'position_ids'",
@@ -323,8 +340,9 @@ PACKING_UNKNOWN = Diagnosis(
     fixes="--set data.packing=false    # one document per sequence; a larger batch compensates for the padding",
 )
 
-CHUNKED_LOSS = Diagnosis(
+CHUNKED_LOSS = RunFailure(
     code="train-chunked-loss",
+    restart=FailureClass.PROGRAM,
     title="the model's logits can't be computed in chunks",
     symptoms=("chunked_loss can't be used with a ChameleonForConditionalGeneration: its logits are changed by",),
     explanation="`chunked_loss: true` computes the output layer and the loss for some positions at a time. That works"

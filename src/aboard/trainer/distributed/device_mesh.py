@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.trainer.diagnoses import training
 
 ShardingKind = Literal["full", "hybrid", "none"]
@@ -26,7 +26,7 @@ def require_even_ranks(slots: tuple[int, ...]) -> int:
     if len(set(slots)) > 1:
         counts = f"{', '.join(map(str, slots[:-1]))} and {slots[-1]}"
         seen = f"`sharding: hybrid` needs the same number of ranks on every node, but they have {counts}"
-        raise AboardError(training.SHARDING_UNEVEN, seen)
+        raise TrainerError(training.SHARDING_UNEVEN, seen)
     return slots[0]
 
 

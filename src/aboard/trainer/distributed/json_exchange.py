@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.trainer.diagnoses import checkpoint
 from aboard.trainer.distributed.rank_consensus import gather_json, make_byte_tensor
 
@@ -42,6 +42,6 @@ class RankExchange:
 
 
 def _build_timeout_error(error: RuntimeError) -> AboardError:
-    return AboardError(
+    return TrainerError(
         checkpoint.PEER_LOST, f"another rank stopped responding during a checkpoint: {str(error).splitlines()[0]}"
     )

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from aboard.core.plan.training_settings import Device, Training
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.doctor.gpu import diagnoses as gpu
 from aboard.lazy_dataclass import dataclass
@@ -96,7 +96,7 @@ def _select_device(wanted: Device, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         # The head has asked the driver; a variable or a container of the ranks may still hide the GPUs.
-        raise AboardError(
+        raise TrainerError(
             gpu.CUDA, f"torch can't use this node's GPUs: {_describe_cuda_error()}", "look", node=gethostname()
         )
     device = torch.device("cuda", local_rank)

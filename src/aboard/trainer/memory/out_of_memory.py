@@ -8,7 +8,7 @@ import torch
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.trainer.diagnoses.training import MEMORY, MOST_CHANGES
 from aboard.trainer.distributed.auto_sharding import find_best_layout
@@ -40,4 +40,4 @@ def explain_out_of_memory(error: torch.OutOfMemoryError, training: Training, con
     # Such as "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which …".
     said = escape_text(str(error).partition(" Including non-PyTorch")[0].partition("\n")[0], 300)
     seen = f"rank {context.rank}: {said}; the estimate was {format_size(needed)}"
-    return AboardError(MEMORY, seen, fix=MEMORY.fix(f"less-{count}" if count else "twice", **values))
+    return TrainerError(MEMORY, seen, fix=MEMORY.fix(f"less-{count}" if count else "twice", **values))

@@ -16,7 +16,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.run.run_ledger import RECOVERY_TIMES
 from aboard.core.run.run_state import GENERATION
 from aboard.core.text.durations import format_duration
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.durable_files import HashedFile, open_without_link, sync_folder
 from aboard.trainer.diagnoses import checkpoint, training as diagnoses
 from aboard.trainer.distributed.rank_consensus import RankConsensus
@@ -176,7 +176,7 @@ def _require_trackers(training: Training) -> None:
     for name in training.report_to:
         if find_spec(name) is None:
             seen = f"train.report_to has {name}, but Python on rank 0's node doesn't have it"
-            raise AboardError(diagnoses.TRACKER_PACKAGE, seen, package=name, where="rank 0's node")
+            raise TrainerError(diagnoses.TRACKER_PACKAGE, seen, package=name, where="rank 0's node")
 
 
 def _refuse_links(folder: Path) -> None:
@@ -184,7 +184,7 @@ def _refuse_links(folder: Path) -> None:
     for path in (folder / METRICS, folder / FOLDER):
         if path.is_symlink():
             seen = f"{path} is a link, which Aboard doesn't follow"
-            raise AboardError(checkpoint.WRITE, seen, folder=folder, node=socket.gethostname())
+            raise TrainerError(checkpoint.WRITE, seen, folder=folder, node=socket.gethostname())
 
 
 _OLD = "metrics.old-{}.jsonl"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.batch_plan import PlannedStep
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw
@@ -99,11 +99,11 @@ def separate_overflows(
 def build_scale_error(scale: float, overflowed: Sequence[NonFiniteStep]) -> AboardError:
     steps = f" Since the last log line, {format_count(len(overflowed), 'step')} overflowed" if overflowed else ""
     last = f", the last one at step {overflowed[-1].step}, though every loss is finite" if overflowed else ""
-    return AboardError(training.LOSS_SCALE, f"the loss scale fell to {scale:g}.{steps}{last}")
+    return TrainerError(training.LOSS_SCALE, f"the loss scale fell to {scale:g}.{steps}{last}")
 
 
 def build_nonfinite_error(words: str) -> AboardError:
-    return AboardError(training.NONFINITE, f"{words}. These steps were not applied to the weights")
+    return TrainerError(training.NONFINITE, f"{words}. These steps were not applied to the weights")
 
 
 def _format_bins(step: NonFiniteStep, stream: TrainingData) -> str:

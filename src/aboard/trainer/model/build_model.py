@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.input_text import agree
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.trainer.adapter.sample_dropout import find_dropout_keys
 from aboard.trainer.diagnoses import model_loading, training
 from aboard.trainer.distributed.rank_context import RankContext
@@ -143,7 +143,7 @@ _make_selective_contexts = partial(create_selective_checkpoint_contexts, _choose
 
 def _enable_checkpointing(model: PreTrainedModel, *, selective: bool) -> None:
     if not model.supports_gradient_checkpointing:
-        raise AboardError(
+        raise TrainerError(
             training.CHECKPOINTING_UNKNOWN, f"a {type(model).__name__} doesn't support gradient checkpointing"
         )
     contexts = {"context_fn": _make_selective_contexts} if selective else {}
@@ -284,7 +284,7 @@ def check_same_files(folder: Path, context: RankContext) -> None:
     usual = Counter(digests).most_common(1)[0][0]
     others = [str(rank) for rank, digest in enumerate(digests) if digest != usual]
     if others:
-        raise AboardError(
+        raise TrainerError(
             model_loading.DIFFERS,
             f"{folder} is not the same on all ranks: rank{'s' * (len(others) > 1)} {', '.join(others)}"
             f" {agree(others, 'has', 'have')} different files than most ranks",

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.trainer.adapter.sample_dropout import SampleDropout
 from aboard.trainer.diagnoses import training
 from aboard.trainer.model.loss import compute_loss_sum
@@ -168,7 +168,7 @@ class _DeferredLogits(Tensor):
 
 def _build_refusal(model: PreTrainedModel, why: str) -> AboardError:
     seen = f"chunked_loss can't be used with a {type(model).__name__}: its logits are {why}"
-    return AboardError(training.CHUNKED_LOSS, seen)
+    return TrainerError(training.CHUNKED_LOSS, seen)
 
 
 class _ChunkedLoss(torch.autograd.Function):

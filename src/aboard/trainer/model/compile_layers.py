@@ -13,7 +13,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.trainer.diagnoses import training
 from aboard.trainer.metrics.time_ledger import TimeKind, TimeLedger
 from aboard.trainer.model.meta_model import find_layers
@@ -24,14 +24,14 @@ def require_compiler(device: torch.device) -> None:
     variable, names = "CXX", ["g++"]  # as torch._inductor.config.cpp.cxx
     if device.type == "cuda":
         if find_spec("triton") is None:
-            raise AboardError(training.COMPILER, "torch_compile is true, but Triton is not installed", "triton")
+            raise TrainerError(training.COMPILER, "torch_compile is true, but Triton is not installed", "triton")
         variable, names = "CC", ["gcc", "clang", "cc"]
     chosen = os.environ.get(variable)
     names = [chosen] if chosen else names
     if not any(map(shutil.which, names)):
         source = f" ({variable} is set to it)" if chosen else ""
         seen = f"torch_compile is true, but this node has no {' or '.join(names)}{source}"
-        raise AboardError(training.COMPILER, seen, "compiler")
+        raise TrainerError(training.COMPILER, seen, "compiler")
 
 
 def compile_layers(

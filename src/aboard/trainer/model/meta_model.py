@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from aboard.core.plan.training_settings import Precision, Training
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.trainer.data.intake.model_code import find_code_error
 from aboard.trainer.diagnoses import checkpoint as checkpoints, model_loading as models
@@ -33,7 +33,7 @@ def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
     config.use_cache = False
     kernel = getattr(config, "_attn_implementation", None)
     if training.attn_implementation == "auto" and "/" in str(kernel) and not training.trust_remote_code:
-        raise AboardError(
+        raise TrainerError(
             models.CODE,
             f"{training.model} needs the code of the attention kernel {escape_text(str(kernel))}, and running it was"
             " not allowed",
@@ -58,7 +58,7 @@ def build_with_attention(
         except (ImportError, ValueError) as error:
             if place < len(implementations):
                 continue
-            raise _find_code_error(training, error) or AboardError(
+            raise _find_code_error(training, error) or TrainerError(
                 models.NOT_BUILT,
                 f"the model {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
             ) from error
@@ -101,7 +101,7 @@ def _load_config(training: Training) -> PreTrainedConfig:
             training.model, trust_remote_code=training.trust_remote_code, local_files_only=True
         )
     except (OSError, ValueError) as error:
-        raise _find_code_error(training, error) or AboardError(
+        raise _find_code_error(training, error) or TrainerError(
             models.MISSING,
             f"{training.model} has no config.json for a supported model:"
             f" {escape_text(str(error).splitlines()[0], 300)}",
@@ -109,9 +109,9 @@ def _load_config(training: Training) -> PreTrainedConfig:
         ) from error
     count = max(_list_module_counts(config.to_dict()), default=0)
     if count > _MOST_MODULES:
-        raise AboardError(models.NOT_BUILT, f"the config.json of {training.model} has {count} layers or experts")
+        raise TrainerError(models.NOT_BUILT, f"the config.json of {training.model} has {count} layers or experts")
     if getattr(config, "quantization_config", None) is not None and not training.from_scratch:
-        raise AboardError(
+        raise TrainerError(
             models.QUANTIZED, f"{training.model} is quantized, and full training of a quantized model is not supported"
         )
     return config

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.trainer.diagnoses import training
 
 FULL, WINDOWED = "full_attention", "sliding_attention"
@@ -43,4 +43,4 @@ def find_packing_obstacle(model: PreTrainedModel) -> str | None:
 def build_packing_error(why: str) -> AboardError:
     """The error of a run with packed data, before its first step."""
     seen = f"packed documents would attend to each other in this model: {why}"
-    return AboardError(training.PACKING_UNKNOWN, seen)
+    return TrainerError(training.PACKING_UNKNOWN, seen)

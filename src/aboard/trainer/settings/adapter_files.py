@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.core.decoding import parse_json
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_JSON, ForeignFileError, read_foreign_file
 from aboard.trainer.diagnoses import adapter
@@ -33,23 +33,23 @@ _USUAL: dict[str, tuple[object, ...]] = {
 def read_adapter_config(folder: Path) -> dict[str, Any]:
     """The settings of an adapter, by the names of `Adapter`; raises if it is more than LoRA, rsLoRA or DoRA."""
     if not (folder / WEIGHTS).is_file():
-        raise AboardError(adapter.FILES, f"{folder} has no {WEIGHTS}")
+        raise TrainerError(adapter.FILES, f"{folder} has no {WEIGHTS}")
     try:
         content = parse_json(read_foreign_file(folder / CONFIG, MOST_JSON, in_model=True))
         kind = content["peft_type"]
         found = {ours: content[theirs] for theirs, ours in _READ.items() if content.get(theirs) is not None}
     except ForeignFileError as error:
-        raise AboardError(adapter.FILES, f"{folder / CONFIG} can't be read: {error.strerror}") from None
+        raise TrainerError(adapter.FILES, f"{folder / CONFIG} can't be read: {error.strerror}") from None
     except OSError as error:
-        raise AboardError(adapter.FILES, f"{folder} has no {CONFIG} ({error.strerror})") from error
+        raise TrainerError(adapter.FILES, f"{folder} has no {CONFIG} ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise AboardError(adapter.FILES, f"{folder / CONFIG} is not the configuration of an adapter") from error
+        raise TrainerError(adapter.FILES, f"{folder / CONFIG} is not the configuration of an adapter") from error
     if kind != "LORA":
-        raise AboardError(adapter.FILES, f"{folder} has an adapter of type {escape_text(str(kind), 100)}, not LORA")
+        raise TrainerError(adapter.FILES, f"{folder} has an adapter of type {escape_text(str(kind), 100)}, not LORA")
     for name, value in content.items():
         if name not in _READ and name not in _IGNORED and value not in _USUAL.get(name, (None, False, [], {})):
             shown = f"{escape_text(name, 100)}: {escape_text(json.dumps(value), 100)}"
-            raise AboardError(adapter.FILES, f"{folder / CONFIG} has {shown}, which is not supported")
+            raise TrainerError(adapter.FILES, f"{folder / CONFIG} has {shown}, which is not supported")
     # PEFT saves names as a set: in any order.
     found = {name: tuple(sorted(value, key=str)) if isinstance(value, list) else value for name, value in found.items()}
     _check_types(folder, found)
@@ -61,4 +61,4 @@ def _check_types(folder: Path, found: dict[str, Any]) -> None:
     numbers = numbers and "r" in found and "alpha" in found
     names = found.get("target_modules")
     if not numbers or not isinstance(names, str | tuple) or not all(isinstance(each, str) for each in names):
-        raise AboardError(adapter.FILES, f"{folder / CONFIG} lacks r, lora_alpha or target_modules")
+        raise TrainerError(adapter.FILES, f"{folder / CONFIG} lacks r, lora_alpha or target_modules")

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.diagnoses import model_loading
 from aboard.trainer.distributed.rank_context import RankContext
@@ -159,7 +159,7 @@ def _check_shapes(
         if files[source].shape != shards[name].shape
     ]
     if wrong:
-        raise AboardError(
+        raise TrainerError(
             model_loading.SHAPES,
             f"{len(wrong)} tensors have a different shape than in the model: {'; '.join(wrong[:3])}",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aboard.core.decoding import DecodeError, decode_with, parse_json
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_JSON, ForeignFileError, read_foreign_file
 from aboard.trainer.diagnoses import model_loading
@@ -31,7 +31,7 @@ def identify_weights(folder: Path) -> str:
     """Identifies a base model by its weight files alone: its tokenizer and generation settings may change."""
     files = list_weight_files(folder, SAFETENSORS) or list_weight_files(folder, PICKLED)
     if not files:
-        raise AboardError(model_loading.NO_WEIGHTS, f"{folder} has neither {SAFETENSORS} nor its index")
+        raise TrainerError(model_loading.NO_WEIGHTS, f"{folder} has neither {SAFETENSORS} nor its index")
     return hash_file_samples(files).hex()
 
 
@@ -50,7 +50,7 @@ def hash_file_samples(files: Iterable[Path]) -> bytes:
 
 
 def build_damage_error(path: Path, how: str) -> AboardError:
-    return AboardError(model_loading.DAMAGED, f"{escape_text(str(path), 400)} can't be used: {how}", path=path)
+    return TrainerError(model_loading.DAMAGED, f"{escape_text(str(path), 400)} can't be used: {how}", path=path)
 
 
 def _read_index(index: Path) -> list[str]:

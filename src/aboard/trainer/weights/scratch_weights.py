@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.diagnoses import model_loading as models
 from aboard.trainer.distributed.rank_context import RankContext
@@ -69,7 +69,7 @@ def fill_from_scratch(
         if name not in operations and get_tied_names(model).get(name) not in operations
     ]
     if left_out:
-        raise AboardError(
+        raise TrainerError(
             models.NO_START, f"a {type(model).__name__} doesn't initialize these weights: {', '.join(left_out[:5])}"
         )
     for name, part in list_local_shards(model, context).items():
@@ -108,7 +108,7 @@ class _Recorder(TorchDispatchMode):
         target = args[0]
         name = self._names.get(_identify_storage(target))
         if any(isinstance(each, torch.Tensor) and each.is_meta for each in (*args[1:], *kwargs.values())):
-            raise AboardError(
+            raise TrainerError(
                 models.NO_START,
                 f"the initialization of {name or 'a tensor'} depends on other tensors, which is not supported",
             )

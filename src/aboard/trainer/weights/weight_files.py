@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from aboard.core.decoding import DecodeError, decode_with, parse_json
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.diagnoses import model_loading
@@ -49,7 +49,7 @@ def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
     files = list_weight_files(folder, PICKLED)
     if files:
         return {name: PickledTensor(tensor) for file in files for name, tensor in _load_pickle(file).items()}
-    raise AboardError(model_loading.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
+    raise TrainerError(model_loading.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
 
 
 def read_whole(stored: StoredTensor) -> torch.Tensor:
@@ -169,7 +169,7 @@ def _read_bytes(file: OpenFile, offset: int, size: int) -> bytes:
 def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int) -> SafetensorsTensor:
     dtype = DTYPES_BY_NAME.get(entry["dtype"])
     if dtype is None:
-        raise AboardError(
+        raise TrainerError(
             model_loading.QUANTIZED,
             f"{escape_text(name)} in {file.path} has type {escape_text(str(entry['dtype']))}, which full"
             " training doesn't support",

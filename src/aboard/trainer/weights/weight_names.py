@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.diagnoses import model_loading as models
@@ -109,7 +109,7 @@ def _check_complete(
     fresh = tuple(name for name in missing if _has_match(optional, name))
     missing = [name for name in missing if name not in fresh]
     if missing or unexpected:
-        raise AboardError(
+        raise TrainerError(
             models.NAMES,
             f"the weights don't fit a {type(model).__name__}: "
             + "; ".join(

@@ -28,9 +28,9 @@ from aboard.core.run.event_kinds import (
     UnknownEvent,
     VerdictChanged,
 )
-from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.run.recovery.recovery_policy import Action
 from aboard.core.run.run_state import Run
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.event_log import EventLog, decode_event, read_events

@@ -12,12 +12,12 @@ from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.launch.view.run_cost import format_cost, format_recovery
 from aboard.core.run.event_kinds import CaughtUp, SteppingStarted
 from aboard.core.run.events import Event, Measurement
-from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.run.recovery.recovery_policy import Action, Failure, Recovery, RecoverySettings, count_attempts
 from aboard.core.run.run_ledger import VARIABLE, EarlierTime, encode_earlier
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
 from aboard.core.run.training_metrics import TypicalStep
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.trainer.metrics.time_ledger import TimeLedger
 
 SEEN = "n3 lost a GPU: Xid 79 on GPU 0000:3b:00.0, which has fallen off the bus"

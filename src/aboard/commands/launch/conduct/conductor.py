@@ -21,12 +21,12 @@ from aboard.core.run import event_kinds as kinds
 from aboard.core.run.end_decision import EndDecision, decide
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
-from aboard.core.run.recovery.failure_classes import FailureClass, classify_failure
 from aboard.core.run.recovery.lost_nodes import LOST_SECONDS
 from aboard.core.run.recovery.recovery_policy import Action, Recovery, StallAction
 from aboard.core.run.run_state import Run
 from aboard.core.run.saved_markers import MARKERS, format_markers, parse_markers
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, RunFailure
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.classify_end import classify_end
 from aboard.doctor.shared.fix_commands import omit_relaunch
@@ -161,7 +161,8 @@ class Conductor:
         at, stall = self.verdicts.watch.acts_at, self.stall
         if at is None or stall is None:
             return None
-        is_bug = classify_failure(stall.code, stall.fix.variant) is FailureClass.PROGRAM
+        failure = stall.diagnosis
+        is_bug = isinstance(failure, RunFailure) and failure.classify(stall.fix.variant) is FailureClass.PROGRAM
         return StallAction.STOP if is_bug else self._on_stall, at
 
     async def conduct(self) -> RunOutcome:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from aboard.commands.shared.json_output import SCHEMA
 from aboard.diagnoses import Diagnosis
+from aboard.diagnoses.diagnosis import Declared_co
 from aboard.diagnoses.untrusted import Untrusted
 
 # The type of each document; several for a command whose options choose one.
@@ -97,7 +98,8 @@ def _describe_object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         required = [name for name in hints if name in kind.__required_keys__]
     else:
         members = [(field.name, hints[field.name]) for field in fields(kind)]
-        hints = dict(("code", str) if hint is Diagnosis else (name, hint) for name, hint in members)
+        # A finding is generic in its diagnosis, of which documents have the code.
+        hints = dict(("code", str) if hint in (Diagnosis, Declared_co) else (name, hint) for name, hint in members)
         required = list(hints)
     return {
         "type": "object",

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.decoding import MaxLength
-from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.text.input_text import format_count
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.lazy_dataclass import dataclass
 
 # How often the same nodes may have a transient failure before one of them is blamed.

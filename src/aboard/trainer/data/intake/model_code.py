@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.core.decoding import parse_json
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import MOST_JSON, read_foreign_file
 from aboard.trainer.diagnoses import model_loading
@@ -24,7 +24,7 @@ def find_code_error(folder: Path, settings: str = MODEL_SETTINGS) -> AboardError
     file = f"{name.partition('.')[0]}.py"
     where = f" of the Hub repository {repository}" if repository else f" in {folder}"
     seen = f"{folder} needs its own code, {escape_text(file + where, 300)}, and running it was not allowed"
-    return AboardError(model_loading.CODE, seen, file=file if repository else folder / file)
+    return TrainerError(model_loading.CODE, seen, file=file if repository else folder / file)
 
 
 def require_known_type(folder: Path) -> None:

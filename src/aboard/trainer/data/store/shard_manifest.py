@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from aboard.core.decoding import DecodeError, MaxLength, Word, decode, parse_json
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, TrainerError
 from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.durable_files import FileEntry, Sha256
 from aboard.lazy_dataclass import dataclass
@@ -122,4 +122,4 @@ def read_manifest(folder: Path) -> ShardManifest:
 
 
 def make_manifest_error(path: Path, why: str) -> AboardError:
-    return AboardError(data.MANIFEST, f"{path}: {why}")
+    return TrainerError(data.MANIFEST, f"{path}: {why}")

@@ -10,9 +10,9 @@ from aboard.commands.launch.conduct.recover_run import RecoveryFailed, RunRecove
 from aboard.commands.launch.conduct.spare_nodes import SpareNodes
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import NodePlan, Plan
-from aboard.core.run.recovery.failure_classes import FailureClass
 from aboard.core.run.recovery.recovery_policy import Action, Failure, Recovery, RecoverySettings
 from aboard.diagnoses import NO_FIX, AboardError, Finding
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.runs import death
 from aboard.trainer.diagnoses import training
