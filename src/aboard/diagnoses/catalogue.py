@@ -9,52 +9,114 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any, TypeAlias
 
-import aboard.diagnoses
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
 from aboard.diagnoses.nodes import unanswered_probes
 from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import escape_lines, escape_text
+from aboard.lazy_dataclass import dataclass
 
 KnownMessage: TypeAlias = tuple[Diagnosis, OutputPattern]
+# Errors of more than one command have no command that looks for them.
+ANY_COMMAND = "aboard"
 
-# What rooms above this one declare, since only they report it; imported by name when a code is looked up.
-_DECLARED_ABOVE = (
-    *(
-        f"aboard.doctor.{subject}.diagnoses"
-        for subject in (
-            "collective",
-            "compute",
-            "container",
-            "external_jobs",
-            "fabric",
-            "gpu",
-            "hang",
-            "host",
-            "logs",
-            "loss",
-            "nccl_ras",
-            "network",
-            "slow",
-            "software",
-            "start",
-            "storage",
-        )
+
+@dataclass(frozen=True)
+class Topic:
+    """What codes are about: the modules below `aboard` that declare them, imported by name when a code is looked up.
+
+    A check of the doctor brings its title, probes and rules as the `SUBJECT` of its own package; anything else has its
+    `title`, and `command` is what finds it or shows it again.
+    """
+
+    name: str
+    families: tuple[str, ...]
+    title: str = ""
+    command: str = ""
+
+
+TOPICS: tuple[Topic, ...] = (
+    Topic("reach", ("diagnoses.nodes.reach", "diagnoses.slurm.steps", "diagnoses.nodes.unanswered_probes")),
+    Topic("slurm", ("diagnoses.slurm.jobs",)),
+    *(Topic(name, (f"doctor.{name}.diagnoses",)) for name in ("host", "network", "fabric", "gpu", "compute")),
+    Topic("container", ("doctor.container.inside_diagnoses",)),
+    *(Topic(name, (f"doctor.{name}.diagnoses",)) for name in ("software", "storage", "collective")),
+    Topic("trust", ("diagnoses.nodes.trust",), "this machine can log in to every node", "aboard trust"),
+    Topic(
+        "run",
+        (
+            "diagnoses.runs.death",
+            "doctor.container.image_diagnoses",
+            "doctor.container.diagnoses",
+            *(f"doctor.{name}.diagnoses" for name in ("hang", "start", "slow", "loss", "nccl_ras", "external_jobs")),
+        ),
+        "every rank exits successfully",
+        "aboard why RUN",
     ),
-    "aboard.doctor.container.image_diagnoses",
-    "aboard.doctor.container.inside_diagnoses",
-    "aboard.doctor.logs.collective_messages",
-    "aboard.doctor.logs.launcher_messages",
-    "aboard.doctor.logs.program_messages",
-    *(
-        f"aboard.trainer.diagnoses.{family}"
-        for family in ("adapter", "checkpoint", "data", "data_quality", "model_loading", "training")
+    Topic(
+        "log",
+        (
+            "doctor.logs.diagnoses",
+            *(f"doctor.logs.{source}_messages" for source in ("collective", "launcher", "program")),
+        ),
+        "logs from any launcher",
+        "aboard why --log FILE",
     ),
+    Topic("data", ("trainer.diagnoses.data_quality",), "the data is fit for training", "aboard data FILE…"),
+    # Some of the next topic's, which are checked before a training.
+    Topic("train", ()),
+    Topic(
+        "training",
+        ("trainer.diagnoses.training", "trainer.diagnoses.adapter"),
+        "the training starts and makes progress",
+        "aboard train",
+    ),
+    Topic("model", ("trainer.diagnoses.model_loading",), "every rank can load the model", "aboard train"),
+    Topic(
+        "checkpoint",
+        ("trainer.diagnoses.checkpoint", "diagnoses.runs.checkpoint_copies"),
+        "checkpoints are saved, found and exported",
+        "aboard train",
+    ),
+    Topic("spread", ("diagnoses.files.file_sync",), "every node has the files that ranks read", "aboard sync"),
+    Topic(
+        "env",
+        ("diagnoses.usage.environment_sync",),
+        "every node has the head's Python environment",
+        "aboard sync --env",
+    ),
+    Topic(
+        "fetch", ("diagnoses.files.file_fetch",), "files on the nodes can be copied here", "aboard export RUN --to DIR"
+    ),
+    Topic(
+        "preparing",
+        ("trainer.diagnoses.data", "diagnoses.files.local_files"),
+        "data can be read and prepared",
+        "aboard data FILE…",
+    ),
+    Topic("files", ("diagnoses.usage.configuration",), "aboard.yaml and other files are valid", ANY_COMMAND),
+    Topic(
+        "commands",
+        (
+            *(f"diagnoses.usage.{name}" for name in ("commands", "planning", "pasted_commands", "captured_scripts")),
+            "diagnoses.slurm.allocation",
+            "diagnoses.slurm.submission",
+        ),
+        "commands and their arguments are valid",
+        ANY_COMMAND,
+    ),
+    Topic(
+        "runs",
+        ("diagnoses.usage.run_records", "diagnoses.slurm.remote_runs", "diagnoses.nodes.agent_protocol"),
+        "a run can be found, described and stopped",
+        ANY_COMMAND,
+    ),
+    Topic("notify", ("diagnoses.usage.messages",), "messages about runs arrive", "aboard check"),
+    Topic("sandbox", ("diagnoses.usage.sandbox",), "the practice cluster works", "aboard sandbox"),
 )
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")
@@ -62,16 +124,15 @@ _PROBE = re.compile(r"[a-z0-9-]{1,40}")
 
 def list_families() -> tuple[str, ...]:
     """The names of all modules that declare diagnoses."""
-    own = (module.name for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."))
-    return (*own, *_DECLARED_ABOVE)
+    return tuple(f"aboard.{family}" for topic in TOPICS for family in topic.families)
 
 
 def list_declaring_files() -> Iterator[str]:
     """The files of other rooms that looking up a code imports, below the package: for a copy that has nothing else."""
-    for name in _DECLARED_ABOVE:
-        *packages, module = name.split(".")[1:]
-        yield from ("/".join([*packages[: depth + 1], "__init__.py"]) for depth in range(len(packages)))
-        yield "/".join([*packages, f"{module}.py"])
+    for *packages, module in (family.split(".") for topic in TOPICS for family in topic.families):
+        if packages[0] != "diagnoses":
+            yield from ("/".join([*packages[: depth + 1], "__init__.py"]) for depth in range(len(packages)))
+            yield "/".join([*packages, f"{module}.py"])
 
 
 @cache

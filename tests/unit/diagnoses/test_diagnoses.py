@@ -206,6 +206,14 @@ def _declares(path: Path) -> bool:
     return ".".join(path.with_suffix("").relative_to(SOURCE.parent).parts) in list_families()
 
 
+def test_each_module_that_declares_a_failure_belongs_to_a_topic() -> None:
+    """Otherwise `aboard why CODE` and records would not know it."""
+    declaration = re.compile(r"^[A-Z0-9_]+ = (Diagnosis|RunFailure|(run_)?(warning|remark))\(", re.MULTILINE)
+    files = {path for path in SOURCE.rglob("*.py") if declaration.search(path.read_text("utf-8"))}
+    assert [path for path in sorted(files) if not _declares(path)] == []
+    assert len(list_families()) == len(set(list_families()))
+
+
 def _constants() -> dict[tuple[str, str], Diagnosis]:
     """Each diagnosis of the catalogue by its module and its name."""
     found = {}
@@ -325,11 +333,11 @@ doctor/shared/fix_commands.py doctor/death/explain_rank_death.py doctor/external
 
 
 def test_a_fix_is_filled_in_from_a_template() -> None:
-    """Outside of the catalogue, only these files make a fix or a piece of shell out of text."""
+    """Outside of `diagnoses` itself and the families, only these files make a fix or a piece of shell out of text."""
     makers = {
         str(path.relative_to(SOURCE))
         for path, nodes in _list_nodes().items()
-        if not _declares(path)
+        if not _declares(path) and path.parent != SOURCE / "diagnoses"
         for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Fix", "Shell"}
     }

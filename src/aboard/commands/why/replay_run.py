@@ -181,10 +181,12 @@ def _add_log_findings(recorded: RecordedRun, findings: list[Finding], evidence: 
         for each in _judge_log_lines(recorded.lines)
         if each.severity is Severity.WARN and each.code not in known_codes
     ]
-    if first.code == death.RAISED.code and "\n" in first.fix:
+    # Every fix for a death ends with the logs; the variant is that of what stands before them.
+    has_fix = first.fix.variant not in ("", "logs")
+    if first.code == death.RAISED.code and has_fix:
         # The verdict has a fix for the exception: the logs of its ranks only repeat it.
         under, errors = [], []
-    elif first.code == death.EXITED.code or "\n" in first.fix:
+    elif first.code == death.EXITED.code or has_fix:
         # There is no proof that a rank exited, or was killed, because of what it had printed before.
         under, errors = errors, []
     else:
