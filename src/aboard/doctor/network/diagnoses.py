@@ -83,9 +83,7 @@ def _declare_connection(scope: str, outcome: str, *, symptoms: tuple[str, ...] =
     )
 
 
-DROPPED = _declare_connection("", "dropped")
-REFUSED = _declare_connection("", "refused")
-REJECTED = _declare_connection("", "rejected")
+DROPPED, REFUSED, REJECTED = (_declare_connection("", outcome) for outcome in _HOW)
 RENDEZVOUS_DROPPED = _declare_connection(
     "rendezvous-",
     "dropped",
