@@ -111,7 +111,7 @@ def find_damaged(*paths: Path) -> tuple[str, ...]:
 
 
 def read_training(plan: Any) -> dict[str, Any] | None:
-    """The training settings in a recorded plan; None for a run that is not a training."""
+    """The training settings in a recorded plan; None for a run that is not a training run."""
     match plan:
         case {"env": {"ABOARD_TRAINING": str(text)}}:
             training = try_parse_json(text)

@@ -1,4 +1,4 @@
-"""`python -m aboard.trainer`: runs one rank of a training, whose settings are JSON in the environment."""
+"""`python -m aboard.trainer`: runs one rank of a training run, whose settings are JSON in the environment."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The progress of a training: one global cursor and counters, the same on every rank."""
+"""The progress of a training run: one global cursor and counters, the same on every rank."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict

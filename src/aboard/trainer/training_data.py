@@ -1,4 +1,4 @@
-"""The prepared sources of a training, opened: their packed sequences and content."""
+"""The prepared sources of a training run, opened: their packed sequences and content."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence

@@ -414,7 +414,7 @@ def _build_step_hook(steps: Steps, torch: Any) -> Callable[..., None]:
         if not compiling():
             try:  # noqa: SIM105 - suppress() costs three times as much, and this runs in every step
                 steps.take(optimizer)
-            except Exception:  # noqa: BLE001, S110 - an uncounted step must not stop a training
+            except Exception:  # noqa: BLE001, S110 - an uncounted step must not stop a training run
                 pass
 
     def never() -> bool:

@@ -28,8 +28,8 @@ def allow(files: tuple[str, ...], wants_list: bool, remove: bool) -> None:
     """Allow the settings of ./aboard.yaml (or FILE) that need your consent.
 
     A file that Aboard finds in the working directory may come with a cloned repository. Names of nodes, numbers and
-    choices of a training, paths in the directory and a few variables need no consent. Everything else does, such as a
-    program, a user, an address or a path elsewhere: Aboard uses the file only after you have typed `aboard allow`
+    choices of a training run, paths in the directory and a few variables need no consent. Everything else does, such as
+    a program, a user, an address or a path elsewhere: Aboard uses the file only after you have typed `aboard allow`
     there, and again when one of these settings changes. Files that you name on the command line need no consent.
 
     This command prints what it allows, and what each setting makes possible. The default for FILE is ./aboard.yaml

@@ -55,7 +55,7 @@ class StartReporter:
             self.report(0, f"{self._read_log()}{self._run.id}: {started}\n{format_run_commands(self._run.id)}")
 
     def _read_log(self) -> str:
-        """What has been said before the ranks started, such as the memory that a training needs."""
+        """What has been said before the ranks started, such as the memory that a training run needs."""
         sys.stdout.flush()
         with suppress(OSError), self._run.conductor_log.open("rb") as log:
             return log.read(MOST_LOG).decode("utf-8", "replace")

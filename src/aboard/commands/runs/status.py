@@ -201,7 +201,7 @@ def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class _Retry:
-    """The command that starts a run again; `saved` is the step of a training's last checkpoint.
+    """The command that starts a run again; `saved` is the step of a training run's last checkpoint.
 
     `at` is the time of the last measurement.
     """
@@ -213,7 +213,7 @@ class _Retry:
 
 
 def find_resume_command(run: RunDirectory) -> str:
-    """The command that continues a training that did not finish, and from which step; "" for any other run."""
+    """The command that continues a training run that did not finish, and from which step; "" for any other run."""
     plan = read_document(run.plan)
     retry = _find_retry(run, plan if isinstance(plan, dict) else {})
     if not retry.training or retry.command is None:

@@ -51,7 +51,7 @@ class TrainingFinished(Exception):
 
 
 def build_resume_probe(training: Training) -> Probe[CheckpointManifests]:
-    """Queries a node for the checkpoints of this training, or for the one that `resume` names."""
+    """Queries a node for the checkpoints of this training run, or for the one that `resume` names."""
     return build_checkpoints_probe(training.output_dir if training.resume == "auto" else training.resume)
 
 

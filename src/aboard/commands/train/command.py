@@ -117,7 +117,7 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
 def _resolve_recovery(
     config: "TrainSettings", options: RunOptions, names: Sequence[str], *, named: bool = True
 ) -> RecoverySettings:
-    """What is done after a failure of a training on these nodes; without `named`, their real names are not known."""
+    """What is done after a failure of training on these nodes; without `named`, their real names are not known."""
     asked = config.recovery.override(options.recovery)
     if not named and not isinstance(asked.spares, int):
         asked = replace(asked, spares=None)
@@ -131,7 +131,7 @@ def _require_resume(config: "TrainSettings", slurm: "SlurmSettings") -> None:
     """Refuses further jobs that would all start at the same step."""
     resume = config.settings["resume"]
     if slurm.resubmit_limit and resume != "auto":
-        seen = f"further jobs are to continue this training, but train.resume is {resume}"
+        seen = f"further jobs are to continue this training run, but train.resume is {resume}"
         raise AboardError(remote_runs.RESUBMIT, seen, command=format_typed_command(sys.argv[1:]))
 
 

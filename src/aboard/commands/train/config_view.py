@@ -1,4 +1,4 @@
-"""A training before it starts: its settings as valid YAML with their sources, and what was prepared."""
+"""A training run before it starts: its settings as valid YAML with their sources, and what was prepared."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

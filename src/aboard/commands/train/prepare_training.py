@@ -1,4 +1,4 @@
-"""Prepares a training on the head, and adds it to a launch as its payload."""
+"""Prepares a training run on the head, and adds it to a launch as its payload."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ _HASHES = "fingerprints.json"
 
 
 class TrainingObserver(Protocol):
-    """Receives what a training does before its ranks start, for display."""
+    """Receives what a training run does before its ranks start, for display."""
 
     def say(self, label: str, text: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Shows a training until its ranks start: a line for each part that is prepared, and a progress bar."""
+"""Shows a training run until its ranks start: a line for each part that is prepared, and a progress bar."""
 
 import asyncio
 import os

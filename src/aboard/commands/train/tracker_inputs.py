@@ -1,4 +1,4 @@
-"""What rank 0 gets for the trackers of a training: their variables of this shell, and facts for their pages."""
+"""What rank 0 gets for the trackers of a training run: their variables of this shell, and facts for their pages."""
 
 import hashlib
 import json

@@ -118,7 +118,7 @@ def build_request(extra: Mapping[str, str] = MappingProxyType({}), ranks: int | 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPayload:
-    """A training as payload: settled once the nodes are known, then its files are uploaded to nodes that lack them."""
+    """A training run as payload: settled once the nodes are known, then its files are sent where they are missing."""
 
     inputs: TrainingInputs
     command: Shell

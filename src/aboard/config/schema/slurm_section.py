@@ -56,7 +56,7 @@ JobCount = Annotated[int, Field(ge=0, le=1000)]
 
 
 class ResubmitSection(Section):
-    """Whether a training that Slurm ended continues in another job."""
+    """Whether a training run that Slurm ended continues in another job."""
 
     limit: JobCount
     """How many further jobs may continue the training. A job that made no progress is not continued."""

@@ -36,8 +36,8 @@ def build_conductor_command(
 ) -> ConductorCommand:
     """The typed words for a job: `--run` names its run, secrets are left out, and it stays in the foreground.
 
-    A training may be continued in as many further jobs as `resubmits`. `allowed` are the files in the directory that
-    the user has allowed, with their digests: the job does not ask again.
+    A training run may be continued in as many further jobs as `resubmits`. `allowed` are the files in the directory
+    that the user has allowed, with their digests: the job does not ask again.
     """
     verb, *rest = argv
     end = rest.index("--") if "--" in rest else len(rest)

@@ -163,7 +163,7 @@ TIME_LEFT = warning(
     code="slurm-time-left",
     title="the Slurm job ends soon",
     symptoms=("DUE TO TIME LIMIT",),
-    explanation="Slurm ends the job at its time limit. A training that is stopped there continues from its last"
+    explanation="Slurm ends the job at its time limit. A training run that is stopped there continues from its last"
     " checkpoint in a new job.",
     fixes="sudo scontrol update jobid={job} timelimit=+60    # here; 60 min more; users can only lower it",
 )

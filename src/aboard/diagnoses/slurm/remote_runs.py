@@ -37,7 +37,7 @@ CANCEL = Diagnosis(
 RESUBMIT = Diagnosis(
     code="slurm-resubmit",
     title="further jobs would not continue the training",
-    symptoms=("further jobs are to continue this training, but train.resume is none",),
+    symptoms=("further jobs are to continue this training run, but train.resume is none",),
     explanation="With `cluster.slurm.resubmit`, a training run that Slurm ended continues in a further job with the"
     " same command. Only `train.resume: auto` resumes from the newest checkpoint; otherwise every job would repeat the"
     " same steps.",

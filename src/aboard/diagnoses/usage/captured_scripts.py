@@ -81,8 +81,8 @@ PARALLEL = Diagnosis(
     symptoms=("torchrun a.py & torchrun b.py & wait",),
     explanation=f"{_ONCE} A run uses all nodes, so there can be one at a time; launchers one after the other are fine.",
     fixes=Advice(
-        "in place of a loop over nodes, write one srun for all of them; for several trainings, remove the & after the"
-        " first launcher, or start each script with its own aboard launch"
+        "in place of a loop over nodes, write one srun for all of them; for several training runs, remove the & after"
+        " the first launcher, or start each script with its own aboard launch"
     ),
 )
 

@@ -18,7 +18,7 @@ _LEASE_ENDS_SECONDS = 10.0
 class LostConductor:
     """What the record knows of a dead conductor: its process, its last write, and the command that restarts the run.
 
-    `saved` is the step of the last checkpoint of a training.
+    `saved` is the step of the last checkpoint of a training run.
     """
 
     pid: str

@@ -1,4 +1,4 @@
-"""A training that another launcher started: the same verdicts, reworded, and what such an inspection can't see."""
+"""A training run that another launcher started: the same verdicts, reworded, and what such an inspection can't see."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

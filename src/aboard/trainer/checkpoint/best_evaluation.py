@@ -51,7 +51,7 @@ class BestEvaluation:
 
 
 def get_wanted_best(training: Mapping[str, Any], state: Mapping[str, Any]) -> BestEvaluation | None:
-    """The evaluation whose checkpoint this training wants in the end; None if it doesn't, or if there was none."""
+    """The evaluation whose checkpoint this training run wants in the end; None if it doesn't, or if there was none."""
     best = BestEvaluation.of(state)
     return best if training.get("load_best_model_at_end") is True and best.kept else None
 

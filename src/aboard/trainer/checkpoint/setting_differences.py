@@ -21,7 +21,7 @@ _LOADED = {
 
 @dataclass(frozen=True, kw_only=True)
 class SettingDifference:
-    """One setting; `refused` says why it can't change during a training, `keep` is the setting that keeps it."""
+    """One setting; `refused` says why it can't change during a training run, `keep` is the setting that keeps it."""
 
     name: str
     old: object

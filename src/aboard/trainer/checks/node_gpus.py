@@ -1,4 +1,4 @@
-"""The GPUs of a node as a training sees them: their memory, and whether they support bfloat16."""
+"""The GPUs of a node as a training run sees them: their memory, and whether they support bfloat16."""
 
 import re
 

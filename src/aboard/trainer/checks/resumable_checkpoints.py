@@ -1,4 +1,4 @@
-"""The checkpoints that a training could resume from, read from their manifests before any rank starts."""
+"""The checkpoints that a training run could resume from, read from their manifests before any rank starts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ _MARK = "== "
 
 
 def build_checkpoints_probe(folder: str) -> Probe[CheckpointManifests]:
-    """The probe of a training's directory, or of one checkpoint; `~/` is the home on the node."""
+    """The probe of a training run's directory, or of one checkpoint; `~/` is the home on the node."""
     command = ProbeCommand(argv=("sh", "-c", _SCRIPT, "sh", folder))
     return Probe(name=NAME, question=command, parse=parse_checkpoints)
 

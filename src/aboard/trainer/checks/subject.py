@@ -22,10 +22,10 @@ TRAIN = Subject(
     ),
     asked="aboard train",
 )
-# What a training asks even with `--check none`: otherwise it could run on the CPUs of GPU nodes.
+# What a training run asks even with `--check none`: otherwise it could run on the CPUs of GPU nodes.
 ESSENTIAL = replace(TRAIN, probes=(GPU_SPECS, DRIVER, GPUS, CUDA))
 
 
 def leave_out_cuda(subject: Subject) -> Subject:
-    """A training refuses nodes whose GPUs torch can't use; the check's own warning would say the same again."""
+    """A training run refuses nodes whose GPUs torch can't use; the check's own warning would say the same again."""
     return replace(subject, rules=tuple(rule for rule in subject.rules if rule is not find_cuda_problems))

@@ -1,4 +1,4 @@
-"""Whether a training fits these nodes, judged from preflight facts before anything starts."""
+"""Whether a training run fits these nodes, judged from preflight facts before anything starts."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,7 +56,7 @@ class ModelLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPreflight:
-    """A training and its nodes. `ranks` are counted by node; the other mappings hold only nodes with known values.
+    """A training run and its nodes. `ranks` are counted by node; the other mappings hold only nodes with known values.
 
     `given` are the settings that the user set; `tokens` is the size of the tokenizer's vocabulary. `packed` data has
     several documents in a sequence.
@@ -316,7 +316,7 @@ def find_small_vocabulary(preflight: TrainingPreflight) -> Iterator[Finding]:
 
 
 def find_memory_shortage(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """A training that can't fit is refused now, not after loading the model."""
+    """A training run that can't fit is refused now, not after loading the model."""
     needs = preflight.needs
     if needs is None:
         return

@@ -1,4 +1,4 @@
-"""Suggests setting changes that make a training fit, each verified by the same estimate."""
+"""Suggests setting changes that make a training run fit, each verified by the same estimate."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -92,7 +92,7 @@ class MetricsReporter:
                 Cursor.load(self._folder, name, run.id).truncate(kept, step).save(self._folder, name)
             self._senders = TrackerSenders(self._folder, self._training.report_to)
         except OSError as error:
-            # No process, or no room on the disk: no reason to stop a training.
+            # No process, or no room on the disk: no reason to stop a training run.
             self.say(f"warning: {' and '.join(self._training.report_to)} can't be started: {error}")
 
     def line(self, metrics: Mapping[str, Any]) -> None:

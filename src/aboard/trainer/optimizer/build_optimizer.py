@@ -1,4 +1,4 @@
-"""Builds the optimizer of a training, and takes its steps."""
+"""Builds the optimizer of a training run, and takes its steps."""
 
 from collections.abc import Sequence
 from math import prod

@@ -156,7 +156,7 @@ def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
     folder = Path(config.base("train", "adapter", "path"), section.path).absolute()
     saved = read_adapter_config(folder)
     for name, value in given.items():
-        # Dropout is a setting of a training, not of its adapter.
+        # Dropout is a setting of a training run, not of its adapter.
         if name != "dropout" and name in saved and value != saved[name]:
             seen = f"train.adapter.{name} is {value}, but the adapter in {folder} has {saved[name]}"
             raise InputError.of(training.CONFIG, config.where("train", "adapter", name), seen, "adapter-path")

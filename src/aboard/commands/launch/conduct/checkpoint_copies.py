@@ -18,7 +18,7 @@ FINISH_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CopySettings:
-    """The directory of a training's checkpoints, on each node, and how fast a node may send, in bytes per second."""
+    """The directory of a training run's checkpoints on each node, and how fast a node may send, in bytes per second."""
 
     folder: str
     rate: float

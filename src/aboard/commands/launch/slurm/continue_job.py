@@ -1,4 +1,4 @@
-"""Continues a training that Slurm ended: the same script as a further job, which resumes from the checkpoint."""
+"""Continues a training run that Slurm ended: the same script as a further job, which resumes from the checkpoint."""
 
 import re
 from collections.abc import Mapping

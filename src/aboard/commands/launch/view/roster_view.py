@@ -38,7 +38,7 @@ TAIL = 6
 # A verdict has at most this many lines; those after the first are indented.
 STALL_LINES, INDENT, LONG_WORD = 3, 7, 16
 TAIL_AT_LEAST = 3
-# Lines that a training's own view leaves for the nodes.
+# Lines that a training run's own view leaves for the nodes.
 TRAINING_AT_LEAST = 4
 # Characters of one text, before it is cut to the terminal's width.
 LONGEST = 1000

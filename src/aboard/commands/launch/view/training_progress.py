@@ -1,4 +1,4 @@
-"""The progress of a training: a bar with the time left, its metrics, and the loss curve."""
+"""The progress of a training run: a bar with the time left, its metrics, and the loss curve."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

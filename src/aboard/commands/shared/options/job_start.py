@@ -30,8 +30,8 @@ def check_job_start(
 ) -> tuple[str, ...]:
     """Notes for the user; refuses a run that would start over because Slurm requeued the job, or end at once.
 
-    `resumes` says whether a training continues from its newest checkpoint; None is for other programs. `recovers` is
-    whether the run is restarted when a node fails.
+    `resumes` says whether a training run continues from its newest checkpoint; None is for other programs. `recovers`
+    is whether the run is restarted when a node fails.
     """
     if detach and is_batch_script(os.environ):
         seen = f"the batch script of job {allocation.job} would end before the run, and Slurm would end the run with it"

@@ -1,4 +1,4 @@
-"""Asks nodes which checkpoints of a training they have, or parts of them, and fetches parts from them."""
+"""Asks nodes which checkpoints of a training run they have, or parts of them, and fetches parts from them."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Before a training resumes without a shared disk, copies the parts that nodes lack from the nodes that have them."""
+"""Before a training run resumes without a shared disk, copies the parts that nodes lack from those that have them."""
 
 import shutil
 from collections import defaultdict
@@ -31,7 +31,7 @@ from aboard.transport.node_dialer import NodeDialer
 
 @dataclass(frozen=True, kw_only=True)
 class ShareRequest:
-    """A training that may resume: its settings as the ranks get them, and what the records of earlier runs say."""
+    """A training run that may resume: its settings as the ranks get them, and what the records of earlier runs say."""
 
     plan: Plan
     training: Training

@@ -11,7 +11,7 @@ from aboard.trainer.data.quality.row_statistics import DataStatistics
 
 # A problem in 1 % of the rows is no longer an accident.
 SIGNIFICANT_SHARE = 0.01
-# Options of `aboard data` that are settings of a training, too; others only change what is shown.
+# Options of `aboard data` that are settings of a training run, too; others only change what is shown.
 _SETTINGS = frozenset({"allow", "loss-on", "max-length", "template"})
 
 
