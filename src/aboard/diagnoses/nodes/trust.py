@@ -151,12 +151,8 @@ BUSY = Diagnosis(
 
 NO_NODES = Mistake(code="trust-no-nodes", fixes=Advice("name the nodes: aboard trust gpu[01-16]"))
 
-SLURM_NODES = Diagnosis(
-    code="trust-slurm",
-    title="nodes of a Slurm job need no ssh",
-    symptoms=("Aboard reaches n[1-4] by srun, as part of the Slurm job",),
-    explanation="Inside a Slurm job, Aboard starts its agents with srun, so no login is needed.",
-    fixes="env -u SLURM_JOB_ID aboard trust {nodes}    # to set up ssh to them anyway",
+SLURM_NODES = Mistake(
+    code="trust-slurm", fixes="env -u SLURM_JOB_ID aboard trust {nodes}    # to set up ssh to them anyway"
 )
 
 UNDO_WAITS = warning(

@@ -49,11 +49,7 @@ REQUEUED = Diagnosis(
     },
 )
 
-DETACHED = Diagnosis(
+DETACHED = Mistake(
     code="slurm-detached",
-    title="a run in the background would end with the batch script",
-    symptoms=("the batch script of job 7 would end before the run, and Slurm would end the run with it",),
-    explanation="When a batch script ends, Slurm ends the job with all its processes. So the script has to wait for the"
-    " run.",
     fixes=Advice("remove -d; to run other commands at the same time, put `&` after it, and `wait` at the script's end"),
 )

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from aboard.diagnoses.diagnosis import Diagnosis, Mistake
+from aboard.diagnoses.diagnosis import Mistake
 from aboard.diagnoses.fixes import Advice, Shell
 from aboard.diagnoses.shared_fixes import NEAR, SUGGESTED
 from aboard.diagnoses.untrusted import escape_text
@@ -98,13 +98,8 @@ SCRIPT = Mistake(
     },
 )
 
-WRAPPED = Diagnosis(
+WRAPPED = Mistake(
     code="paste-wrapped",
-    title="the pasted command starts a launcher itself",
-    symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
-    explanation="The pasted command starts a launcher such as torchrun, by itself (mpirun) or behind another program"
-    " (nohup, tmux, timeout). Every rank would run it, and start a run of its own:"
-    " several small worlds instead of one.",
     fixes={
         "starter": "remove {starter}: {launch:shell aboard launch} -- {command:shell}",
         "wrapper": "remove {wrapper}: {launch:shell aboard launch} -- {command:shell}",
@@ -125,13 +120,8 @@ WRAPPED = Diagnosis(
     },
 )
 
-CONTAINER = Diagnosis(
+CONTAINER = Mistake(
     code="paste-container",
-    title="the pasted command's container can't be used for ranks",
-    symptoms=("docker run --network bridge", "singularity shell"),
-    explanation="Aboard reads `singularity exec`, `apptainer run`, `docker run` and `podman run` with a launcher"
-    " inside, and starts each rank in such a container. The container must leave the ranks the"
-    " node's network, and the run to Aboard.",
     fixes={
         "run": "start a new container: aboard launch -- {runtime} {subcommand} IMAGE torchrun … train.py",
         "command": "write what runs inside: aboard launch -- {runtime} {subcommand} {image} torchrun … train.py",
@@ -152,12 +142,8 @@ CONTAINER = Diagnosis(
     },
 )
 
-BATCH = Diagnosis(
+BATCH = Mistake(
     code="paste-batch",
-    title="a batch script can't become a run",
-    symptoms=("sbatch script.sh",),
-    explanation="On a login node, Aboard reads the #SBATCH lines of a script and submits a job of that size. The script"
-    " runs in the job, on its first node, and Aboard starts the ranks in place of the launcher or srun that it calls.",
     fixes={
         "shell": Advice("use a script of bash, with #!/bin/bash as its first line"),
         "quote": Advice("close the quote"),
