@@ -1,7 +1,6 @@
 """The page of a day, the column of docs/figures.md, and the table that is printed before the day begins."""
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,12 +14,13 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 74rem; padding: 0 1rem }
 table { border-collapse: collapse; width: 100% }
 th, td { border-bottom: 1px solid #8884; padding: .35rem .6rem; text-align: left; vertical-align: top }
-td:nth-child(4) { overflow-wrap: anywhere; max-width: 34rem }
+td:nth-child(4) { overflow-wrap: anywhere; max-width: 34rem } td:nth-child(5) { white-space: nowrap }
 h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 .mark { font-weight: 600; white-space: nowrap }
 .as { color: #17803d } .differs, .failed { color: #c2410c } .not { color: #777 }
 dl { columns: 2 24rem; font-size: .9rem } dt { break-after: avoid; color: #777 }
 dd { margin: 0 0 .3rem 1rem; overflow-wrap: anywhere }
+@media (max-width: 44rem) { :is(td, th):nth-child(3) { display: none } .mark { white-space: normal } }
 summary { cursor: pointer } .note { border-left: 4px solid #c2410c; padding-left: .8rem }
 """
 # Nothing is loaded and nothing runs, whatever a text contains.
@@ -38,7 +38,7 @@ def write_day_page(
     counts = {state: sum(each["state"] == state for each in results.values()) for state in _MARKS}
     words = [f"{count} {state}" for state, count in counts.items() if count]
     missing = len([run for run in runs if run.name not in results])
-    summary = ", ".join([*words, *([f"{missing} dropped or still to do"] if missing else [])])
+    summary = ", ".join([*words, *([f"{missing} not done: dropped, or still to do"] if missing else [])])
     rows = "".join(_write_row(run, results.get(run.name)) for run in runs)
     details = "".join(_write_figures(run, results[run.name]) for run in runs if run.name in results)
     note = f'<p class="note">{_SIMULATED}</p>' if simulated else ""
@@ -59,7 +59,7 @@ def write_column(runs: Sequence[DayRun], results: Mapping[str, Mapping[str, Any]
     lines = [f"| run | what it proves | {_escape_cell(title)} |", "|---|---|---|"]
     for run in runs:
         result = results.get(run.name)
-        cell = "dropped" if result is None else f"{_MARKS[result['state']]} {result['seen']}"
+        cell = "not done" if result is None else f"{_MARKS[result['state']]} {result['seen']}"
         lines.append(f"| {run.name} | {_escape_cell(run.proves)} | {_escape_cell(cell)} |")
     return "\n".join(lines) + "\n"
 
@@ -79,17 +79,20 @@ def format_table(kept: Sequence[DayRun], dropped: Sequence[DayRun], done: Mappin
 
 
 def _write_row(run: DayRun, result: Mapping[str, Any] | None) -> str:
-    state = "dropped" if result is None else str(result["state"])
+    state = "not done" if result is None else str(result["state"])
     mark = f"{_MARKS.get(state, '–')} {state}"
     seen = "" if result is None else str(result["seen"])
     took = "" if result is None else f"{result['seconds']:.0f} s"
-    style = {"dropped": "not"}.get(state, state.partition(" ")[0])
+    style = state.partition(" ")[0]
     cells = (_escape(run.name), _escape(run.proves), _escape(seen), took)
     return f'<tr><td class="mark {style}">{mark}</td>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _write_figures(run: DayRun, result: Mapping[str, Any]) -> str:
-    figures = [*result["figures"].items()]
+    losses = [value for name, value in result["figures"].items() if name.startswith("loss ")]
+    figures = [(name, value) for name, value in result["figures"].items() if not name.startswith("loss ")]
+    if losses:
+        figures.append(("losses", ", ".join(map(_format, losses))))
     if not figures:
         return ""
     rows = "".join(
@@ -99,7 +102,7 @@ def _write_figures(run: DayRun, result: Mapping[str, Any]) -> str:
 
 
 def _format(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e4 else str(value)
 
 
 def _escape(text: str) -> str:

@@ -92,6 +92,8 @@ class GpuDay:
     nodes: tuple[str, ...] = ()
     slots: int = 1
     results: dict[str, Result] = field(default_factory=dict)
+    # Of memory, by what was asked: each takes an import of torch.
+    estimates: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     def copy_programs(self) -> None:
         """The ranks' programs and the example: nodes have the directory of the day, and maybe no checkout."""

@@ -157,11 +157,11 @@ def watch_waits(day: GpuDay) -> Outcome:
 
 def _compare_memory(reports: Sequence[Mapping[str, Any]], needs: Mapping[str, float]) -> dict[str, Figure]:
     """What rank 0 measured in its GPU, beside the estimate; `used` has what is outside of torch, too."""
-    figures: dict[str, Figure] = {f"estimate of {name}, GiB": round(size / 2**30, 3) for name, size in needs.items()}
+    figures: dict[str, Figure] = {f"estimate of {name}, GiB": round(size / 2**30, 4) for name, size in needs.items()}
     for each in reports:
         for name in ("allocated", "reserved", "used"):
             if (size := read_number(each.get(name))) is not None:
-                figures[f"{name}, GiB"] = round(size / 2**30, 3)
+                figures[f"{name}, GiB"] = round(size / 2**30, 4)
                 if name == "allocated":
                     figures["tensors / estimated"] = round(size / needs["peak"], 3)
                 elif name == "used":
@@ -213,10 +213,14 @@ def _estimate(day: GpuDay, shape: str, settings: Settings) -> Mapping[str, float
         key: settings[key] for key in known.intersection(settings)
     }
     declared = asdict(Training(**training, max_length=day.sizes.tokens, data=()))
-    request = {"training": declared, "ranks": dict.fromkeys(day.nodes, day.slots), "memory": None, "gpus": True}
+    request = json.dumps(
+        {"training": declared, "ranks": dict.fromkeys(day.nodes, day.slots), "memory": None, "gpus": True}
+    )
+    if request in day.estimates:
+        return day.estimates[request]
     done = subprocess.run(
         [sys.executable, "-m", "aboard.trainer.memory.worker"],
-        input=json.dumps(request),
+        input=request,
         capture_output=True,
         text=True,
         timeout=300 * day.sizes.patience,
@@ -224,10 +228,11 @@ def _estimate(day: GpuDay, shape: str, settings: Settings) -> Mapping[str, float
     )
     try:
         needs = json.loads(done.stdout.strip().rpartition("\n")[2])["needs"]
-        return {name: float(needs[name]) for name in ("total", "peak")}
+        day.estimates[request] = {name: float(needs[name]) for name in ("total", "peak")}
     except (ValueError, KeyError, TypeError):
         words = (done.stdout + done.stderr).strip().rpartition("\n")[2]
         return Untrusted(words or f"exit code {done.returncode}").visible(200)
+    return day.estimates[request]
 
 
 def _model(day: GpuDay, shape: str = "") -> Path:

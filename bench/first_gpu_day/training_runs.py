@@ -132,11 +132,11 @@ def find_verdict(day: GpuDay, name: str) -> dict[str, Any] | None:
 
 
 def explain_failure(day: GpuDay, name: str, done: Command, texts: Mapping[str, str]) -> Outcome:
-    """A refusal before ranks started is "not run", anything else "failed"; both with the verdict."""
+    """A refusal, or a package that is missing, is "not run", anything else "failed"; both with the verdict."""
     finding = find_verdict(day, name)
     told = f"{finding.get('code')}: {finding.get('seen')}" if finding else done.last
     ran = "time is over" if done.code is None else f"exit code {done.code}"
-    refused = done.code in (2, 3)
+    refused = done.code in (2, 3) or "is not installed" in told
     seen = Untrusted(f"{'refused' if refused else ran}: {told}").visible(300)
     return Outcome(state="not run" if refused else "failed", seen=seen, texts=texts)
 

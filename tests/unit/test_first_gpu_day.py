@@ -97,7 +97,8 @@ def test_a_day_continues_where_it_was_interrupted(tmp_path: Path) -> None:
     assert again.figure("a", "x") == 1.5
     perform_runs(again, runs, minutes=60, ask=lambda _question: True)
     assert ran == ["a", "b", "b", "c"]
-    (tmp_path / "results" / "c.json").write_text('{"name": "c", "state": "splendid"}')
+    path = tmp_path / "results" / "c.json"
+    path.write_text(path.read_text().replace("as expected", "splendid"))
     assert list(load_results(tmp_path / "results", runs)) == ["a", "b"]
 
 
