@@ -34,17 +34,18 @@ def main(argv: Sequence[str]) -> int:
         from first_gpu_day.simulated_day import simulate_day  # noqa: PLC0415 - hosts are built for --simulated only
 
         return simulate_day(argv, directory=options.directory, gpus=options.gpus)
-    day = _open_day(options)
-    if not options.faults and not sys.stdin.isatty():
-        print("stdin is no terminal: nobody can be asked, so runs that ask first are not run")
-    chosen = [run for run in RUNS if not options.only or run.name in options.only]
+    results = Path(options.directory) / "results"
     for name in options.again:
-        (day.folder / "results" / f"{name}.json").unlink(missing_ok=True)
-    day.results = load_results(day.folder / "results", RUNS)
-    kept, dropped = choose_runs(chosen, day.results, options.minutes)
-    print(format_table(kept, dropped, {name: each.state for name, each in day.results.items()}, options.minutes))
+        (results / f"{name}.json").unlink(missing_ok=True)
+    done = load_results(results, RUNS)
+    chosen = [run for run in RUNS if not options.only or run.name in options.only]
+    print(format_table(*choose_runs(chosen, done, options.minutes), len(done), options.minutes))
     if options.table:
         return 0
+    day = _open_day(options)
+    day.results = done
+    if not options.faults and not sys.stdin.isatty():
+        print("stdin is no terminal: nobody can be asked, so runs that ask first are not run")
     ask = _agree if options.faults else _ask_user
     try:
         perform_runs(day, chosen, minutes=options.minutes, ask=ask)

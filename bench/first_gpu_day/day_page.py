@@ -4,6 +4,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aboard.core.text.input_text import format_count
 from aboard.diagnoses.untrusted import escape_text
 from first_gpu_day.day_run import DayRun
 
@@ -64,17 +65,17 @@ def write_column(runs: Sequence[DayRun], results: Mapping[str, Mapping[str, Any]
     return "\n".join(lines) + "\n"
 
 
-def format_table(kept: Sequence[DayRun], dropped: Sequence[DayRun], done: Mapping[str, str], minutes: float) -> str:
+def format_table(kept: Sequence[DayRun], dropped: Sequence[DayRun], done: int, minutes: float) -> str:
     """The runs in their order with their minutes, and those that are dropped first when time is short."""
     order = sorted(enumerate(kept), key=lambda each: (each[1].drop, each[0]), reverse=True)
     place = {run.name: number for number, (_, run) in enumerate(order, 1)}
-    lines = ["  min  dropped  run                what it proves"]
+    lines = ["  min  dropped  run                  what it proves"]
     for run in [*kept, *dropped]:
         when = "now" if run in dropped else str(place[run.name])
         asks = "  (asks first)" if run.question else ""
-        lines.append(f"  {run.minutes:3g}  {when:>7}  {run.name:<17}  {run.proves}{asks}")
+        lines.append(f"  {run.minutes:3g}  {when:>7}  {run.name:<19}  {run.proves}{asks}")
     total = sum(run.minutes for run in kept)
-    lines.append(f"{total:g} of {minutes:g} minutes; {len(done)} runs are done already")
+    lines.append(f"{total:g} of {minutes:g} minutes; {format_count(done, 'run')} done already")
     return "\n".join(lines)
 
 

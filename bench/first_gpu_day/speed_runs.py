@@ -43,6 +43,10 @@ def choose_shape(day: GpuDay) -> Outcome:
         return Outcome(state="not run", seen="no shape fits by the estimate", figures=figures)
     figures["shape"] = chosen
     _write_rows(day)
+    # For the bare loop: `aboard train` sends its model by itself.
+    sent = day.aboard("shape", "sync", "--on", day.write_config("shape"), str(day.folder / "models"), minutes=2)
+    if sent.code != 0:
+        return Outcome(state="failed", seen=f"the model can't be copied to the nodes: {sent.last}", figures=figures)
     seen = f"{chosen} with {day.sizes.tokens} tokens per GPU: the largest that the estimate says fits"
     return Outcome(state="as expected", seen=seen, figures=figures)
 
@@ -368,5 +372,9 @@ SPEED_RUNS = (
         needs=("shape",),
     ),
     _declare("chunked-loss", "speed and memory of chunked_loss", settings={"chunked_loss": True}, drop=4),
+    _declare(
+        "selective", "speed and memory of selective checkpointing", settings={"gradient_checkpointing": "selective"}
+    ),
+    _declare("hybrid", "speed and memory with shards within each node only", settings={"sharding": "hybrid"}),
     _declare("profile", "where the time of a step goes on the GPU", wish={"trace": [3, 5]}, drop=3),
 )

@@ -70,11 +70,11 @@ def test_the_whole_day_takes_two_hours_at_most_and_names_are_unique() -> None:
 def test_the_table_says_what_asks_and_what_is_dropped_first() -> None:
     """Before anything is run."""
     runs = [make_run("a"), make_run("b", drop=1, question="kill -9"), make_run("c", minutes=9, drop=2)]
-    assert format_table(runs[:2], runs[2:], {"z": "as expected"}, 5).splitlines()[1:] == [
-        "    1        2  a                  nothing",
-        "    1        1  b                  nothing  (asks first)",
-        "    9      now  c                  nothing",
-        "2 of 5 minutes; 1 runs are done already",
+    assert format_table(runs[:2], runs[2:], 1, 5).splitlines()[1:] == [
+        "    1        2  a                    nothing",
+        "    1        1  b                    nothing  (asks first)",
+        "    9      now  c                    nothing",
+        "2 of 5 minutes; 1 run done already",
     ]
 
 
