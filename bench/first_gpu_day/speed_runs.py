@@ -206,6 +206,7 @@ def _settings(model: Path, output: Path) -> dict[str, Any]:
 def _estimate(day: GpuDay, shape: str, settings: Settings) -> Mapping[str, float] | str:
     """The trainer's own estimate of a rank's bytes: all of them, and the peak of tensors; or why there is none."""
     known = {
+        "bf16",
         "torch_compile",
         "attn_implementation",
         "chunked_loss",
@@ -363,6 +364,15 @@ SPEED_RUNS = (
     _declare(
         "compiled", "speed with torch_compile, which has never run on GPUs", settings={"torch_compile": True}, minutes=7
     ),
+    _declare(
+        "replicated", "whole models under autocast beside shards, if they fit", settings={"sharding": "none"}, drop=4
+    ),
+    _declare(
+        "reduce-bf16", "gradients sent in bfloat16: speed and losses", settings={"reduce_dtype": "bfloat16"}, drop=4
+    ),
+    _declare("prefetch-2", "two layers gathered ahead", settings={"prefetch_layers": 2}, drop=4),
+    _declare("float32", "float32, for comparison", settings={"bf16": False}, drop=5),
+    _declare("tf32", "float32 with products in TF32: speed and losses", settings={"bf16": False, "tf32": True}, drop=5),
     DayRun(
         name="bare-compiled",
         minutes=7,

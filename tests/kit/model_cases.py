@@ -3,17 +3,20 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from live_bytes import LiveByteCounter
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -32,6 +35,7 @@ from aboard.trainer.memory.advice import list_changes
 from aboard.trainer.memory.estimate import _estimate_activations, estimate_memory, profile_model
 from aboard.trainer.memory.out_of_memory import explain_out_of_memory
 from aboard.trainer.memory.worker import answer_request
+from aboard.trainer.model import chunked_loss
 from aboard.trainer.model.attention_masks import AttentionMasks, build_masks
 from aboard.trainer.model.build_model import build_engine, count_flops_per_token
 from aboard.trainer.model.engine import Engine
@@ -198,6 +202,34 @@ def _half(its: Training, world: RankContext) -> set[str]:
         | {f"gradient {each.grad.dtype}" for each in engine.module.parameters() if each.grad is not None}
         | {f"logits {out.dtype}"}
     )
+
+
+def gathered_apart(folder: Path, **changed: Any) -> tuple[list[str], list[str]]:
+    """The units that FSDP gathers, without layers; and what it gathers and reduces in a step, in order."""
+    its = training(folder, sharding="full", from_scratch=True, **changed)
+    world = replace(join_process_group(its), keep=False, hold=False)
+    engine = build_engine(its, world)
+    names = {name or "root": each for name, each in engine.module.named_modules() if isinstance(each, FSDPModule)}
+    calls: list[str] = []
+    for name, unit in names.items():
+        group = unit._get_fsdp_state()._fsdp_param_group
+        assert group is not None
+        for what in ("unshard", "post_backward"):
+            short = name.removeprefix("model.").removeprefix("layers.")
+            setattr(group, what, partial(_note, calls, f"{what} {short}", getattr(group, what), group))
+    masks = build_masks(engine.module, torch.float32)
+    with patch.dict(chunked_loss._ELEMENTS, cpu=7 * int(engine.module.config.vocab_size)):
+        forward_micro_batch(engine, masks, _full_length_batch(its, masks)).backward()
+    leave_process_group(world)
+    return [name for name in names if ".layers." not in name], calls
+
+
+def _note(calls: list[str], words: str, act: Callable[..., Any], group: Any, *args: Any) -> None:
+    """Notes what happens to a unit; gathering, only if it begins by this call."""
+    before = group._all_gather_result
+    act(*args)
+    if not words.startswith("unshard") or (before is None and group._all_gather_result is not None):
+        calls.append(words)
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------

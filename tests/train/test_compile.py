@@ -40,13 +40,16 @@ def freshly_compiled(training: Training) -> str:
         pytest.param(2, "full", {"gradient_checkpointing": "selective"}, marks=pytest.mark.nightly),
         pytest.param(1, "none", {"adapter": Adapter(r=4)}, marks=pytest.mark.nightly),
         pytest.param(2, "full", {"adapter": Adapter(r=4)}, marks=pytest.mark.nightly),
+        # Rows of one length, for which the compiler makes kernels.
+        pytest.param(1, "none", {"packing": "packed", "family": "mistral"}, marks=pytest.mark.nightly),
+        pytest.param(2, "full", {"packing": "packed", "per_device_train_batch_size": 2}, marks=pytest.mark.nightly),
     ],
 )
 def test_compiling_changes_no_loss(
     world: int, sharding: str, changed: dict[str, Any], settled: Callable[..., Training], crew: Crew, tmp_path: Path
 ) -> None:
     """Losses and norms are those of the same run uncompiled, lengths cause no compilation, and the seconds show."""
-    plain = settled("llama", "padded", max_steps=STEPS, sharding=sharding, **changed)
+    plain = settled(**{"family": "llama", "packing": "padded", "max_steps": STEPS, "sharding": sharding, **changed})
     crew.run(world, trained, plain)
     compiled = replace(plain, torch_compile=True, output_dir=str(tmp_path / "compiled"))
     crew.run(world, freshly_compiled, compiled)

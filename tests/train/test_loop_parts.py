@@ -259,6 +259,22 @@ def test_rows_are_padded_to_the_longest_and_positions_restart() -> None:
     assert (micro.tokens, micro.supervised) == (22, 3)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_compiler_sees_micro_batches_of_one_size(flat: bool) -> None:  # noqa: FBT001 - pytest's
+    """Few rows, short ones or none: as many rows of as many tokens, and padding in documents that are not longer."""
+    collate = Collator(flat=flat, fixed=(3, 32))
+    for bins in ([row(20, 12, supervised=(1,))] * 3, [row(5, 4, supervised=(1,))], []):
+        micro = collate(bins)
+        assert micro.input_ids.shape == ((1, 96) if flat else (3, 32))
+        assert (micro.longest, micro.fixed) == (32, True)
+        assert (micro.tokens, micro.supervised) == (sum(len(each.ids) for each in bins), len(bins))
+        if flat:
+            assert micro.ends is not None
+            assert (int(micro.ends[0]), int(micro.ends[-1])) == (0, 96)
+            assert 0 < int(micro.ends.diff().min()) <= int(micro.ends.diff().max()) <= 32
+        assert int((micro.position_ids == 0).sum()) >= 3
+
+
 def test_positions_are_asked_for_where_the_next_token_is_supervised() -> None:
     """Each row has its own; those that ask for fewer ask for one that is ignored."""
     micro = Collator()([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])

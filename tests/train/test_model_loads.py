@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 from deadlines import slowness
-from model_cases import Seen, bytes_read, first_weights, loads_as_transformers, made, pickled, refusal, seen
+from model_cases import (
+    Seen,
+    bytes_read,
+    first_weights,
+    gathered_apart,
+    loads_as_transformers,
+    made,
+    pickled,
+    refusal,
+    seen,
+    without_weights,
+)
 from train_cases import trained
 from train_crew import Crew, run_alone
 
@@ -297,3 +308,27 @@ def test_deepspeed_is_not_imported(settled: Callable[..., Training], tmp_path: P
     argv = [sys.executable, "-c", WITHOUT_DEEPSPEED]
     ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120 * slowness())
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["[]"]), ran.stdout + ran.stderr
+
+
+def test_an_untied_embedding_and_head_are_gathered_on_their_own(crew: Crew, library: Path) -> None:
+    """The embedding before the first layer and once, the head once around all chunks; its gradient is sent first."""
+    units, calls = crew.run(2, partial(gathered_apart, library / "qwen2", chunked_loss=True))[0]
+    assert units == ["root", "model.embed_tokens", "lm_head"]
+    forward = ["unshard root", "unshard embed_tokens", "unshard 0", "unshard 1", "unshard lm_head"]
+    backward = ["unshard 1", "post_backward lm_head", "unshard 0", "post_backward 1", "post_backward 0"]
+    assert calls == [*forward, *backward, "post_backward root", "post_backward embed_tokens"]
+
+
+def test_a_tied_embedding_is_gathered_with_the_rest(crew: Crew, library: Path) -> None:
+    """It is the head, too: once, for the whole step."""
+    units, calls = crew.run(2, partial(gathered_apart, library / "llama"))[0]
+    assert units == ["root"]
+    assert calls.count("unshard root") == 1
+
+
+def test_layers_are_gathered_further_ahead_if_asked(crew: Crew, tmp_path: Path) -> None:
+    """With prefetch_layers: 2, a layer's backward begins with the weights of the two before it on their way."""
+    crew.run(1, partial(without_weights, tmp_path, "qwen2", **{**SHAPE, "num_hidden_layers": 4}))
+    for ahead, begun in ((1, ["unshard 2"]), (2, ["unshard 2", "unshard 1"])):
+        _, calls = crew.run(2, partial(gathered_apart, tmp_path, prefetch_layers=ahead, reduce_dtype="bfloat16"))[0]
+        assert calls[calls.index("post_backward lm_head") + 1 : calls.index("post_backward 3")] == begun

@@ -31,7 +31,7 @@ fp16_full_eval fp16_opt_level half_precision_backend fp16_backend
   because weights stay in float32, PyTorch's mixed precision computes, and evaluation uses the precision of training
   write fp16: true
 
-bf16_full_eval tf32
+bf16_full_eval
   because weights stay in float32, and evaluation uses the same precision as training
   write bf16: true
 

@@ -299,6 +299,11 @@ class Training:
         default=False,
         consent="harmless",
     )
+    tf32: bool = setting(
+        "Round the factors of float32 matrix products to TF32 on GPUs: faster and less exact. bf16 doesn't need it.",
+        default=False,
+        consent="harmless",
+    )
     attn_implementation: Attention = setting(
         "The attention implementation of transformers; auto uses the best available.",
         default="auto",
@@ -317,6 +322,17 @@ class Training:
             **dict.fromkeys(("fsdp", "fsdp_config"), f"{_SHARDING_LINE}; cpu_offload: true for offload"),
             **dict.fromkeys(("parallelism_config", "accelerator_config"), _SHARDING_LINE),
         },
+    )
+    reduce_dtype: Literal["float32", "bfloat16"] = setting(
+        "How sharded gradients are sent and summed; bfloat16 halves the traffic, and rounds every sum.",
+        default="float32",
+        consent="harmless",
+    )
+    prefetch_layers: int = setting(
+        "With sharding, how many layers are gathered ahead; more hides a slow network and takes more memory.",
+        default=1,
+        within={"ge": 1, "le": 8},
+        consent="harmless",
     )
     cpu_offload: bool = setting(
         "Keep weights, gradients and optimizer states in host memory, and step there; needs sharding other than none.",

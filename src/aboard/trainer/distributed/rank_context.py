@@ -56,6 +56,8 @@ def join_process_group(training: Training) -> RankContext:
     rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
     size, local_size = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     device = _select_device(training.device, local_rank)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if training.tf32 else "highest")
     alone = RankContext(rank=rank, size=size, local_rank=local_rank, device=device, sharding="none")
     if not alone.distributed and not training.cpu_offload:
         return alone

@@ -151,27 +151,38 @@ def _enable_checkpointing(model: PreTrainedModel, *, selective: bool) -> None:
 
 
 def _shard_layers(model: PreTrainedModel, training: Training, context: RankContext) -> None:
-    policy = MixedPrecisionPolicy()
-    if training.precision != "float32":
-        policy = MixedPrecisionPolicy(param_dtype=DTYPES[training.precision], reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(
+        param_dtype=None if training.precision == "float32" else DTYPES[training.precision],
+        reduce_dtype=DTYPES[training.reduce_dtype],
+    )
     # With offloading, shards of weights, gradients and optimizer states are in host memory, in float32 (16 bytes per
     # weight of a rank's shard, pinned). The device has gathered weights in the compute type, unreduced gradients and
     # activations, as without it. The optimizer steps on the CPU.
     offload: OffloadPolicy = OffloadPolicy()
     if training.cpu_offload:
         offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda")
-    wrap = partial(fully_shard, mesh=context.mesh, mp_policy=policy, offload_policy=offload)
-    for layer in find_layers(model):
-        wrap(layer, reshard_after_forward=not context.keep)
+
+    def wrap(module: nn.Module, *, reshard: bool | None = None) -> FSDPModule:
+        return fully_shard(
+            module, mesh=context.mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard
+        )
+
+    layers = [wrap(layer, reshard=not context.keep) for layer in find_layers(model)]
+    # FSDP itself gathers one layer ahead.
+    for place, layer in enumerate(layers if training.prefetch_layers > 1 else ()):
+        # Listed from the last one to the first.
+        layer.set_modules_to_forward_prefetch(layers[max(0, place - training.prefetch_layers) : place][::-1])
+        layer.set_modules_to_backward_prefetch(layers[place + 1 : place + 1 + training.prefetch_layers])
     if ends := find_untied_ends(model):
         embedding, head = ends
-        wrap(embedding, reshard_after_forward=not context.keep)
-        if isinstance(embedding, nn.Embedding) and isinstance(embedding, FSDPModule):
-            # The gradient of a lookup needs no weights.
-            embedding.set_unshard_in_backward(False)
+        # The gradient of a lookup needs no weights; that of an adapter does.
+        wrap(embedding, reshard=not context.keep).set_unshard_in_backward(not isinstance(embedding, nn.Embedding))
         # The backward pass begins with the head.
-        wrap(head, reshard_after_forward=False)
-    wrap(model)
+        wrap(head, reshard=False)
+    whole = wrap(model)
+    if training.chunked_loss and layers:
+        # What the head does otherwise: its own backward is part of the forward.
+        whole.set_modules_to_backward_prefetch(layers[:1])
     for each in model.modules():
         if isinstance(each, FSDPModule):
             # Gradients are summed: the loss is already divided by the tokens of all ranks. The sum is forced, since
