@@ -78,7 +78,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic("model", ("trainer.diagnoses.model_loading",), "every rank can load the model", "aboard train"),
     Topic(
         "checkpoint",
-        ("trainer.diagnoses.checkpoint", "diagnoses.runs.checkpoint_copies"),
+        ("trainer.diagnoses.checkpoint", "diagnoses.runs.checkpoints"),
         "checkpoints are saved, found and exported",
         "aboard train",
     ),

@@ -18,10 +18,11 @@ from aboard.commands.shared.findings.subject_results import (
     format_source_note,
     summarize_subjects,
 )
-from aboard.commands.shared.json_output import dump_json, encode_interpreter, to_plain_value
+from aboard.commands.shared.json_output import dump_json, to_plain_value
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.status_marks import FINE, NOT_ASKED
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
+from aboard.core.cluster.interpreter import encode_interpreter
 from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
@@ -103,7 +104,7 @@ def _describe_node(facts: Facts, node: Node) -> dict[str, Any]:
         "name": node.name,
         "reached": isinstance(contact, ReachedNode),
         **to_plain_value(contact),
-        "interpreter": encode_interpreter(node),
+        "interpreter": encode_interpreter(node.interpreter),
         "facts": {probe: by_node[node.name] for probe, by_node in facts.answers.items() if node.name in by_node},
     }
 

@@ -8,7 +8,7 @@ from time import time
 from typing import Any, Literal
 
 from aboard.commands.launch.slurm.job_runs import JobRun
-from aboard.commands.shared.local_checkpoints import list_checkpoints
+from aboard.commands.shared.saved_checkpoints import list_checkpoints
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.events import Measurement
 from aboard.core.run.run_progress import RunProgress

@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass
 from enum import Enum, IntEnum
 from typing import Any
 
-from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Unknown
 from aboard.diagnoses import Diagnosis
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
@@ -62,12 +61,6 @@ def _list_fields(value: Any) -> Iterator[tuple[str, Any]]:
     for field in fields(value):
         member = getattr(value, field.name)
         yield ("code", member.code) if isinstance(member, Diagnosis) else (field.name, member)
-
-
-def encode_interpreter(node: Node) -> dict[str, str] | None:
-    """The Python of a node's ranks and why it was chosen; null if none was."""
-    chosen = node.interpreter
-    return None if chosen is None else {"path": chosen.path, "origin": chosen.origin.value}
 
 
 def _format_key(key: Any) -> str:

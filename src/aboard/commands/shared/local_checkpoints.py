@@ -1,9 +1,9 @@
 """Finds checkpoints on this machine, and the run that saved them."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from aboard.commands.shared.saved_checkpoints import MARKER, STEP_NAME, list_checkpoints
 from aboard.core.run.saved_markers import SavedMarker
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
@@ -14,9 +14,6 @@ from aboard.record.runs import Runs
 from aboard.trainer.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
 from aboard.trainer.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker, read_marker_hash
 from aboard.trainer.diagnoses import checkpoint as checkpoints
-
-MARKER = "manifest.json"
-_STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +33,7 @@ def find_checkpoint(what: str, name: str | None = None) -> ChosenCheckpoint | No
     path = Path(what)
     if not path.is_dir():
         return None
-    if (path / MARKER).is_file() and _STEP.fullmatch(path.resolve().name):
+    if (path / MARKER).is_file() and STEP_NAME.fullmatch(path.resolve().name):
         return ChosenCheckpoint(path=path)
     chosen = choose_checkpoint(path, name)
     if chosen is None:
@@ -99,9 +96,3 @@ def find_training_run(checkpoint: Path, runs: Runs) -> str | None:
         if training is not None and Path(training["output_dir"]).expanduser() == checkpoint.parent:
             return run.id
     return None
-
-
-def list_checkpoints(folder: Path) -> list[tuple[int, int, Path]]:
-    """The complete checkpoints on this machine: step, attempt, path."""
-    matches = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*") if (path / MARKER).is_file()]
-    return [(int(match[1]), int(match[2] or 1), path) for match, path in matches if match]

@@ -117,3 +117,8 @@ def _build_activation_env(path: str, found: FoundInterpreter) -> Mapping[str, st
     # Raw is safe: these values came from the node and go back into its ranks' environment.
     search = ":".join(filter(None, [folder, found.search_path.raw()]))
     return {"PATH": search, found.variable: found.prefix.raw()}
+
+
+def encode_interpreter(chosen: Interpreter | None) -> dict[str, str] | None:
+    """The Python of a node's ranks and why it was chosen, for documents; None if none was."""
+    return None if chosen is None else {"path": chosen.path, "origin": chosen.origin.value}

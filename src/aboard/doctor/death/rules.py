@@ -14,7 +14,7 @@ from aboard.core.run.event_kinds import COPY_OBSTACLES
 from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, RunFailure, Severity, join_fixes
-from aboard.diagnoses.runs import checkpoint_copies, death
+from aboard.diagnoses.runs import checkpoints, death
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.doctor.apply_rules import judge_by_rules
@@ -225,8 +225,8 @@ def report_missing_copies(evidence: Evidence) -> Iterator[Finding]:
             copy = next(iter(found.values()))
             seen = f"{copy.checkpoint.visible(40)} is not copied to {names}: {copy.why.visible(200)}"
             values = {"node": next(iter(found))} if obstacle == "full" else {"nodes": list(found)}
-            fix = checkpoint_copies.NOT_COPIED.fix(obstacle, **({} if obstacle == "late" else values))
-            yield checkpoint_copies.NOT_COPIED.finding(nodes=tuple(found), seen=seen, fix=fix)
+            fix = checkpoints.NOT_COPIED.fix(obstacle, **({} if obstacle == "late" else values))
+            yield checkpoints.NOT_COPIED.finding(nodes=tuple(found), seen=seen, fix=fix)
 
 
 # All but the last two explain the same end: the surest wins, and among equals the first in this list.

@@ -9,13 +9,13 @@ from secrets import token_hex
 from shutil import rmtree
 
 from aboard.diagnoses import TrainerError
+from aboard.diagnoses.runs import checkpoints
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.durable_files import acquire_lock, note_lock_holder, open_without_link, read_lock_holder, sync_folder
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checkpoint import commit_marker
 from aboard.trainer.checkpoint.commit_marker import CommitMarker, MarkerError
-from aboard.trainer.diagnoses import checkpoint
 
 # `step-000123`, and `step-000123-2` if the first one exists.
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
@@ -107,7 +107,7 @@ class FolderLock:
         if not is_ours:
             node, process = map(Untrusted, read_lock_holder(self._handle))
             seen = f"process {process.visible()} on {node.visible()} is already writing checkpoints to {folder}"
-            raise TrainerError(checkpoint.FOLDER_BUSY, seen, process=process, node=node)
+            raise TrainerError(checkpoints.FOLDER_BUSY, seen, process=process, node=node)
         note_lock_holder(self._handle)
 
 

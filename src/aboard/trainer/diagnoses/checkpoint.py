@@ -85,15 +85,6 @@ ELSEWHERE = RunFailure(
     },
 )
 
-FOLDER_BUSY = RunFailure(
-    code="checkpoint-folder-busy",
-    restart=FailureClass.OUTSIDE,
-    title="another run is writing to the same output_dir",
-    symptoms=("is already writing checkpoints to",),
-    explanation="Two runs in one directory would mistake each other's checkpoints for their own.",
-    fixes="ps -p {process}  # on {node}; stop it, or choose a different output_dir",
-)
-
 PEER_LOST = RunFailure(
     code="checkpoint-peer-lost",
     restart=FailureClass.TRANSIENT,

@@ -27,11 +27,11 @@ from aboard.core.run.run_state import Run
 from aboard.core.run.saved_markers import MARKERS, format_markers, parse_markers
 from aboard.diagnoses import Finding, RunFailure
 from aboard.diagnoses.failure_class import FailureClass
+from aboard.diagnoses.runs import checkpoints
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.classify_end import classify_end
 from aboard.doctor.shared.fix_commands import omit_relaunch
 from aboard.record.run_record import Record
-from aboard.trainer.diagnoses import checkpoint
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.supervisor_messages import OutputChunk
 
@@ -215,7 +215,7 @@ class Conductor:
             await self._await_settled()
         own_lease = (
             self._sessions.old_supervisors.compute_lease_left(self._lease)
-            if failure.code == checkpoint.FOLDER_BUSY.code
+            if failure.code == checkpoints.FOLDER_BUSY.code
             else 0.0
         )
         failure = replace(failure, lost=tuple(self.run.generation.lost), own_lease=own_lease)

@@ -9,8 +9,8 @@ from typing import Any
 
 from aboard.commands.launch.view.plan_environment import PlanEnvironment, compare_environments
 from aboard.commands.launch.view.secret_redaction import PlanRedactor, build_redactor
-from aboard.commands.shared.json_output import encode_interpreter
 from aboard.core.cluster.container import Container, describe_container
+from aboard.core.cluster.interpreter import encode_interpreter
 from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan, Start
 from aboard.core.secrets.secret_names import HIDDEN
@@ -55,7 +55,7 @@ def _describe_node(plan: Plan, environment: PlanEnvironment, place: int, redacto
         "local": part.node.transport is TransportKind.LOCAL,
         "transport": part.node.transport.value,
         **{key: value for key, value in (("user", part.node.user), ("port", part.node.port)) if value is not None},
-        "interpreter": encode_interpreter(part.node),
+        "interpreter": encode_interpreter(part.node.interpreter),
         **_describe_container(part.starts[0].container, redactor),
         "env": own,
         **same,

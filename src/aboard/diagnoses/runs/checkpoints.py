@@ -1,6 +1,7 @@
-"""Diagnoses of the copies of checkpoints that nodes keep for each other while a run trains."""
+"""Diagnoses of checkpoints that a run itself meets: the copies that nodes keep for each other, a folder in use."""
 
-from aboard.diagnoses.diagnosis import warning
+from aboard.diagnoses.diagnosis import RunFailure, warning
+from aboard.diagnoses.failure_class import FailureClass
 from aboard.diagnoses.fixes import Advice
 
 NOT_COPIED = warning(
@@ -15,4 +16,13 @@ NOT_COPIED = warning(
         "damaged": "aboard check {nodes:words}    # is a disk or a link failing?",
         "late": Advice("raise train.checkpoint_copy_rate, or save less often; the next run goes on with the copy"),
     },
+)
+
+FOLDER_BUSY = RunFailure(
+    code="checkpoint-folder-busy",
+    restart=FailureClass.OUTSIDE,
+    title="another run is writing to the same output_dir",
+    symptoms=("is already writing checkpoints to",),
+    explanation="Two runs in one directory would mistake each other's checkpoints for their own.",
+    fixes="ps -p {process}  # on {node}; stop it, or choose a different output_dir",
 )
