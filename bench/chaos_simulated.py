@@ -8,9 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from aboard.commands.check.check_observer import NullCheckObserver
-from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.launch_run import LaunchSpec, launch
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
@@ -20,6 +17,9 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import Action, RecoverySettings
 from aboard.core.run.run_state import Run
+from aboard.engine.check.check_observer import NullCheckObserver
+from aboard.engine.conductor.conductor import Conductor
+from aboard.engine.launch_run import LaunchSpec, launch
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs

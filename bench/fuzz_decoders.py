@@ -16,7 +16,6 @@ from typing import Any
 
 from aboard.agent import frames
 from aboard.commands.train.fetch_model import read_model_facts
-from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.config.yaml_tree import convert_to_builtins, parse_tree
 from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.core.cluster.node_sets import expand_logins, expand_node_set
@@ -41,6 +40,7 @@ from aboard.doctor.collective.nccl_init_log import parse_init_log
 from aboard.doctor.gpu.gpu_errors import parse_gpu_error
 from aboard.doctor.logs.judge_log import judge_log
 from aboard.doctor.logs.log_scanner import LogScanner
+from aboard.engine.records.bundle_replay import replay_bundle
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import decode_findings, decode_judgement
 from aboard.record.rank_logs.log_reader import LogReader

@@ -20,7 +20,7 @@ from aboard.doctor.host import subject as host
 from aboard.doctor.reach import subject as reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
-from aboard.commands.check.check_cluster import check_cluster
+from aboard.engine.check.check_cluster import check_cluster
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.testing.simulated_transport import (SimulatedTransport, run_simulator)
 

@@ -14,10 +14,6 @@ from time import monotonic, process_time, time
 
 from rich.console import Console
 
-from aboard.commands.check.check_observer import NullCheckObserver
-from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.conduct.control_socket import build_live_progress
-from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
@@ -25,6 +21,10 @@ from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
+from aboard.engine.check.check_observer import NullCheckObserver
+from aboard.engine.conductor.conductor import Conductor
+from aboard.engine.conductor.control_socket import build_live_progress
+from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults

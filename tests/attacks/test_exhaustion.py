@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from deadlines import within
 
-from aboard.commands.runs.bundle import pack_run
 from aboard.commands.sync.trees.source_tree import scan_code
 from aboard.commands.why.log_files import diagnose_logs
 from aboard.config.yaml_tree import parse_tree
@@ -20,6 +19,7 @@ from aboard.core.text.gitignore import IgnoreRules
 from aboard.core.trust.public_keys import find_known_keys
 from aboard.diagnoses import InputError
 from aboard.doctor.logs.log_scanner import LogScanner
+from aboard.engine.records.bundle import pack_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.trainer.checks import resumable_checkpoints

@@ -17,9 +17,9 @@ import torch
 from tiny import tiny_model
 
 from aboard.commands.train.fetch_model import fetch_model, read_model_facts
-from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
+from aboard.engine.records.bundle_replay import replay_bundle
 from aboard.trainer.adapter.inject_adapter import inject_adapter
 from aboard.trainer.checkpoint.commit_marker import TensorSpec, format_marker
 from aboard.trainer.checkpoint.saved_checkpoint import SavedCheckpoint

@@ -13,10 +13,10 @@ from secret_corpus import read_corpus
 from typed_commands import aboard
 
 from aboard.commands.launch.launch_view import LineBacklog
-from aboard.commands.runs.bundle import pack_run
 from aboard.commands.shared.log_lines import LogLineFormatter
-from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.core.secrets.secret_scrubber import SecretScrubber
+from aboard.engine.records.bundle import pack_run
+from aboard.engine.records.read_logs import LogFollower, LogQuery
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory

@@ -8,16 +8,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from aboard.commands.check.check_observer import NullCheckObserver
-from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.conduct.control_socket import serve_control
-from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
-from aboard.commands.shared.conductor_client import ask_stop
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
+from aboard.engine.check.check_observer import NullCheckObserver
+from aboard.engine.conductor.conductor import Conductor
+from aboard.engine.conductor.control_socket import serve_control
+from aboard.engine.conductor_client import ask_stop
+from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs

@@ -3,7 +3,7 @@
 import pytest
 from webhook_server import serve_webhook
 
-from aboard.commands.shared.messages.receivers import Undelivered, Webhook
+from aboard.engine.monitoring.receivers import Undelivered, Webhook
 
 USER, PASSWORD = "releasebot", "hunter2%2Fq7zr9"
 

@@ -31,7 +31,7 @@ from aboard.doctor.network.subject import SUBJECT
 from aboard.doctor.network.mesh_probe import MESH
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
-from aboard.commands.check.check_cluster import check_cluster
+from aboard.engine.check.check_cluster import check_cluster
 count, quick, fabric, env = json.loads(sys.argv[1])
 nodes = [
     Node(name=f"n{at}", fabric_address=f"n{at}i" if fabric else None, env=env if at == 2 else {})

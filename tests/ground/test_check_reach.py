@@ -192,8 +192,8 @@ import asyncio
 from aboard.doctor.reach import subject as reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
-from aboard.commands.check.check_cluster import check_cluster
-from aboard.commands.check.check_observer import NullCheckObserver
+from aboard.engine.check.check_cluster import check_cluster
+from aboard.engine.check.check_observer import NullCheckObserver
 drops = []
 class Aloud(NullCheckObserver):
     def dialling(self, node, phase):

@@ -7,11 +7,6 @@ from pathlib import Path
 
 from made_events import list_fields
 
-from aboard.commands.check.check_observer import NullCheckObserver
-from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.conduct.metrics_file import MetricsFile
-from aboard.commands.launch.conduct.run_notifier import RunNotifier
-from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.monitoring.notify_settings import NotifySettings
@@ -20,6 +15,11 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
+from aboard.engine.check.check_observer import NullCheckObserver
+from aboard.engine.conductor.conductor import Conductor
+from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.engine.monitoring.metrics_file import MetricsFile
+from aboard.engine.monitoring.run_notifier import RunNotifier
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults

@@ -25,7 +25,7 @@ LONG_FILES = {
     "agent/beacon/report_receiver.py": "one receiver with one state: each kind of report is a short method",
     "agent/capture/aboard_capture.py": "a launcher loads it as one file, from the supervisor's directory",
     "agent/supervisor/supervisor.py": "one process with one state: each method is short",
-    "commands/launch/conduct/conductor.py": "one loop over one run; judging, recovery and evidence are beside it",
+    "engine/conductor/conductor.py": "one loop over one run; judging, recovery and evidence are beside it",
     "core/plan/training_settings.py": "a table: a field and its sentence for each setting",
     "core/run/run_state.py": "one fold over all kinds of events, each a short method",
     "diagnoses/runs/death.py": "declarations only",

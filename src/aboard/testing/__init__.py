@@ -7,7 +7,7 @@ Checks two nodes that do not exist, over the real protocol:
     from aboard.doctor.reach import subject as reach
     from aboard.core.cluster.cluster import Cluster
     from aboard.core.cluster.node import Node
-    from aboard.commands.check.check_cluster import check_cluster
+    from aboard.engine.check.check_cluster import check_cluster
     from aboard.testing import SimulatedTransport, run_simulator
 
     async def check_simulated():

@@ -8,10 +8,10 @@ import json
 import sys
 from importlib import import_module
 
-from aboard.commands.check.check_cluster import check_cluster
 from aboard.commands.shared.json_output import to_plain_value
 from aboard.config.cluster_loader import load_cluster
 from aboard.config.this_machine import inspect_this_machine
+from aboard.engine.check.check_cluster import check_cluster
 
 how, subjects, *words = sys.argv[1:]
 cluster = load_cluster(

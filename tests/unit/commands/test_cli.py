@@ -274,7 +274,7 @@ def test_a_run_in_the_background_holds_no_stream_of_the_terminal() -> None:
     """Data that was prepared in worker processes leaves a helper of multiprocessing; it ends with the command."""
     script = """
 import multiprocessing.resource_tracker, os, sys
-from aboard.commands.launch.background_run import leave_resource_tracker
+from aboard.engine.background_run import leave_resource_tracker
 multiprocessing.resource_tracker.ensure_running()
 if os.fork() == 0:
     null = os.open(os.devnull, os.O_RDWR)
@@ -298,7 +298,7 @@ def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
     """The checks, the views and YAML are imported in a thread, while ssh connects; launchers' flags only for those."""
     script = (
         "import sys, aboard.commands.command_line, aboard.commands.launch.command\n"
-        "late = ('rich', 'yaml', 'pydantic', 'aboard.doctor', 'aboard.commands.launch.launch_run')\n"
+        "late = ('rich', 'yaml', 'pydantic', 'aboard.doctor', 'aboard.engine.launch_run')\n"
         "print([name for name in sys.modules if name.startswith(late)])\n"
         "import aboard.commands.launch.launch_modes\n"
         "print([name for name in sys.modules if name.startswith('aboard.core.launchers')])"

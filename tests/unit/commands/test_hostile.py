@@ -21,11 +21,9 @@ from snapshot_builders import answers_of, kept_run, stopped
 from aboard.agent import frames
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
-from aboard.commands.runs.recorded_run import parse_recorded_run
 from aboard.commands.shared.findings.finding_lines import format_finding_lines
 from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.json_output import dump_json
-from aboard.commands.why.replay_run import replay_run
 from aboard.core.decoding import try_decode
 from aboard.core.evidence.external_process import ExternalJobProcess
 from aboard.core.evidence.node_snapshot import NodeSnapshot, RankSnapshot
@@ -41,6 +39,8 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.judge_evidence import judge_evidence
 from aboard.doctor.logs.judge_log import judge_log as judge_logs
 from aboard.doctor.logs.log_scanner import LogScanner
+from aboard.engine.records.recorded_run import parse_recorded_run
+from aboard.engine.records.replay_run import replay_run
 from aboard.record.json_documents import RecordedFinding, build_findings_document
 from aboard.transport.supervisor_messages import parse_event
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from aboard.commands.command_line import cli
 from aboard.commands.why.diagnosis_pages import build_pages
 from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, DiagnosisView
-from aboard.commands.why.replay_run import find_default_run
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, InputError, Severity
 from aboard.diagnoses.fixes import FixTemplate
+from aboard.engine.records.replay_run import find_default_run
 from aboard.record.runs import Runs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ui"

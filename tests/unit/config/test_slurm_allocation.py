@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from aboard.commands.launch.node_resources import collect_node_resources
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.slurm_allocation import read_allocation
 from aboard.core.cluster.cluster import Cluster
@@ -19,6 +18,7 @@ from aboard.diagnoses import AboardError, InputError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.gpu.nvidia_smi import DRIVER, GpuDriver
 from aboard.doctor.gpu.visible_devices import VISIBLE
+from aboard.engine.node_resources import collect_node_resources
 from aboard.transport.slurm.slurm_transport import SlurmTransport
 
 HERE = HeadMachine(names=frozenset({"n1"}), addresses=("10.0.0.1",), user="alice")

@@ -326,7 +326,7 @@ HANDMADE = """
 doctor/shared/fix_values.py doctor/collective/nccl_rules.py doctor/reach/subject.py core/cluster/node_commands.py
 doctor/software/code_differences.py trainer/checks/training_rules.py doctor/shared/unknown_answers.py
 core/cluster/node_sets.py
-core/text/shell_quoting.py commands/why/replay_run.py commands/runs/status.py
+core/text/shell_quoting.py engine/records/replay_run.py engine/records/status.py
 commands/train/fetch_model.py commands/shared/findings/merge_findings.py
 doctor/shared/fix_commands.py doctor/death/explain_rank_death.py doctor/external_jobs/rules.py doctor/logs/judge_log.py
 """

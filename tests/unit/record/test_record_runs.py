@@ -16,8 +16,6 @@ import pytest
 from made_events import made_event
 
 from aboard.commands.launch.launch_modes import build_plan_document
-from aboard.commands.runs.status import summarize_run
-from aboard.commands.why.replay_run import judge_finished_run
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
@@ -25,6 +23,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
+from aboard.engine.records.replay_run import judge_finished_run
+from aboard.engine.records.status import summarize_run
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory, RunState
 from aboard.record.run_record import Record

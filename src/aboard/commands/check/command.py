@@ -9,11 +9,9 @@ from pathlib import Path
 
 import click
 
-from aboard.commands.check.check_cluster import CheckReport, check_cluster
 from aboard.commands.check.live_view import show_live_check
 from aboard.commands.check.report_view import CheckReportView, format_check_json, format_check_lines
 from aboard.commands.shared.findings.subject_results import SubjectStatus, summarize_subjects
-from aboard.commands.shared.messages.notify_problems import find_notify_problems, find_textfile_problems
 from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
 from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.this_machine import find_environment
@@ -30,6 +28,8 @@ from aboard.doctor.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.doctor.network import subject as network
 from aboard.doctor.reach import subject as reach
 from aboard.doctor.subjects import SUBJECTS
+from aboard.engine.check.check_cluster import CheckReport, check_cluster
+from aboard.engine.monitoring.notify_problems import find_notify_problems, find_textfile_problems
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 

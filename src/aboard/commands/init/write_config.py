@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from aboard.commands.check.check_cluster import check_cluster
-from aboard.commands.check.check_observer import CheckObserver
 from aboard.config.allowed_files import compute_digest, is_allowed, list_settings_to_allow, record_allowed
 from aboard.config.known_nodes import FoundNodes
 from aboard.config.node_entries import build_nodes, read_section_entries
@@ -24,6 +22,8 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.doctor.discovery import build_nonce_probe, build_subjects, summarize_facts
 from aboard.durable_files import write_atomically
+from aboard.engine.check.check_cluster import check_cluster
+from aboard.engine.check.check_observer import CheckObserver
 from aboard.foreign_files import ForeignFileError, find_link_target
 from aboard.transport.node_dialer import TransportFor, choose_transport
 

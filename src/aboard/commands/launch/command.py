@@ -41,7 +41,7 @@ from aboard.diagnoses.usage import commands
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.launch_run import LaunchSpec
+    from aboard.engine.launch_run import LaunchSpec
 
 OTHERS = ("torchrun", "deepspeed", "sbatch")
 
@@ -238,8 +238,8 @@ def _add_script(
     """The launch, which begins with a script if the command is one."""
     if not typed.is_captured:
         return spec
-    from aboard.commands.launch.launch_run import ScriptCommand  # noqa: PLC0415 - only for scripts
     from aboard.core.launchers.command_kind import uses_front_end  # noqa: PLC0415 - only for scripts
+    from aboard.engine.launch_run import ScriptCommand  # noqa: PLC0415 - only for scripts
 
     script = ScriptCommand(
         start=typed.script,
@@ -255,7 +255,7 @@ def _add_script(
 
 def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, dry: bool, script_only: bool) -> int:
     """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
-    from aboard.commands.launch.slurm.show_job import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
+    from aboard.commands.launch.show_job import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
     from aboard.commands.shared.printed_output import print_notes  # noqa: PLC0415 - only for Slurm
 
     if dry and not script_only:

@@ -8,7 +8,7 @@ from aboard.core.cluster.node import Node
 from aboard.transport.node_dialer import NodeDialer
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.launch_run import LaunchSpec
+    from aboard.engine.launch_run import LaunchSpec
 
 RunLaunch = Callable[["LaunchSpec", NodeDialer], Awaitable[int]]
 

@@ -13,15 +13,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from aboard.commands.check.check_observer import NullCheckObserver
-from aboard.commands.launch.background_run import StartReporter, start_in_background
-from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, ScriptCommand, plan_launch
-from aboard.commands.launch.launch_session import LaunchSession
 from aboard.commands.launch.launch_view import LaunchView, format_finished_lines, show_end, show_finished
-from aboard.commands.launch.trial import run_trial
-from aboard.commands.launch.view.plan_json import format_plan_json
 from aboard.commands.launch.view.plan_view import PlanView
-from aboard.commands.launch.view.secret_redaction import build_redactor
 from aboard.commands.shared.check_resume import TrainingFinished
 from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import build_console, print_findings, print_notes
@@ -36,6 +29,13 @@ from aboard.diagnoses import AboardError, InputError, Severity
 from aboard.diagnoses.untrusted import escape_lines
 from aboard.diagnoses.usage import commands
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
+from aboard.engine.background_run import StartReporter, start_in_background
+from aboard.engine.check.check_observer import NullCheckObserver
+from aboard.engine.launch_run import LaunchResult, LaunchSpec, ScriptCommand, plan_launch
+from aboard.engine.launch_session import LaunchSession
+from aboard.engine.records.plan_json import format_plan_json
+from aboard.engine.records.secret_redaction import build_redactor
+from aboard.engine.trial import run_trial
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 
@@ -149,8 +149,8 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
 
 def _capture_launch(spec: LaunchSpec) -> tuple[LaunchSpec | LaunchResult, Facts]:
     """What the script starts; it runs up to its launcher, and its output goes to stderr."""
-    from aboard.commands.launch.scripts.launch_script import capture_launch  # noqa: PLC0415 - only for scripts
-    from aboard.commands.launch.scripts.script_sessions import ScriptLog  # noqa: PLC0415 - only for scripts
+    from aboard.engine.scripts.launch_script import capture_launch  # noqa: PLC0415 - only for scripts
+    from aboard.engine.scripts.script_sessions import ScriptLog  # noqa: PLC0415 - only for scripts
 
     return asyncio.run(capture_launch(spec, ScriptLog(sys.stderr), NullCheckObserver()))
 

@@ -10,12 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from aboard.commands.check.check_cluster import CheckReport
-from aboard.commands.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.commands.check.live_view import CheckLiveView
-from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.conduct.control_socket import build_live_progress
-from aboard.commands.launch.launch_run import LaunchResult
 from aboard.commands.launch.view.finished_run import FinishedRun, FinishedRunView, format_summary_lines
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
@@ -25,7 +20,6 @@ from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.local_checkpoints import find_training_run
 from aboard.commands.shared.log_lines import LogLineFormatter, format_script
 from aboard.commands.shared.printed_output import print_findings, print_report, print_warnings
-from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.commands.shared.status_marks import FINE
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.exit_codes import EXIT_BLOCKED
@@ -38,6 +32,12 @@ from aboard.diagnoses.untrusted import escape_lines, quote_word
 from aboard.doctor.death.folded_tracebacks import TracebackFolder
 from aboard.doctor.network import diagnoses as network
 from aboard.doctor.shared.fix_commands import read_elsewhere
+from aboard.engine.check.check_cluster import CheckReport
+from aboard.engine.check.check_observer import CheckObserver, NullCheckObserver
+from aboard.engine.conductor.conductor import Conductor
+from aboard.engine.conductor.control_socket import build_live_progress
+from aboard.engine.launch_run import LaunchResult
+from aboard.engine.records.read_logs import LogFollower, LogQuery
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection

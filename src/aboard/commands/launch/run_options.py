@@ -33,7 +33,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.runs import RUN_ID
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.launch_run import LaunchSpec
+    from aboard.engine.launch_run import LaunchSpec
 
 NEEDS_DRY_RUN = "this option needs --dry-run; without it, the command would start a run"
 RANKS_OPTION = click.option(
@@ -151,7 +151,7 @@ class RunOptions:
         self, cluster: Cluster, request: LaunchRequest, lease: Lease, notes: tuple[str, ...], **more: Any
     ) -> "LaunchSpec":
         """The launch with these options; the nodes need not have a program that is uploaded."""
-        from aboard.commands.launch.launch_run import LaunchSpec, choose_subjects  # noqa: PLC0415 - a launch dials first
+        from aboard.engine.launch_run import LaunchSpec, choose_subjects  # noqa: PLC0415 - a launch dials first
 
         if cluster.source == THIS_MACHINE and not self.alone:
             _refuse_one_of_several(os.environ)

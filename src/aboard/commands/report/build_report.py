@@ -27,12 +27,12 @@ from aboard.commands.report.run_timeline import (
     skip_repeated_saves,
 )
 from aboard.commands.report.thin_series import choose_rows
-from aboard.commands.runs.bundle import redact_plan_value
-from aboard.commands.runs.status import summarize_folded_run
 from aboard.commands.shared.json_output import SCHEMA, to_plain_value
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses.untrusted import escape_text
+from aboard.engine.records.bundle import redact_plan_value
+from aboard.engine.records.status import summarize_folded_run
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_findings, read_training

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from aboard.commands.launch.slurm.slurm_forwarding import read_from_batch_host
+from aboard.commands.launch.slurm_forwarding import read_from_batch_host
 from aboard.commands.report.build_report import MOST_RUNS, ReportOptions, build_report
 from aboard.commands.shared.options.completion import complete_runs
 from aboard.commands.shared.page.render_page import render_page

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aboard.commands.report.page_data import SettingRow
-from aboard.commands.runs.bundle import REDACTED, redact_plan_value
 from aboard.core.secrets.secret_names import HIDDEN
 from aboard.diagnoses.untrusted import escape_text
+from aboard.engine.records.bundle import REDACTED, redact_plan_value
 from aboard.record.json_documents import read_training
 
 _MOST_SETTINGS = 400

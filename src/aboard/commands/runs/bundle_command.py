@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from aboard.commands.launch.slurm.slurm_forwarding import read_from_batch_host
-from aboard.commands.runs.bundle import pack_run, write_bundle
+from aboard.commands.launch.slurm_forwarding import read_from_batch_host
 from aboard.commands.shared.options.completion import complete_runs
 from aboard.commands.shared.page.write_page import list_users
 from aboard.core.secrets.secret_scrubber import SecretScrubber
@@ -15,6 +14,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_lines, quote_word
 from aboard.diagnoses.usage import run_records
+from aboard.engine.records.bundle import pack_run, write_bundle
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 

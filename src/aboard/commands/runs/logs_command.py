@@ -13,12 +13,11 @@ from time import time
 
 import click
 
-from aboard.commands.launch.slurm.slurm_forwarding import forward_to_batch_host
+from aboard.commands.launch.slurm_forwarding import forward_to_batch_host
 from aboard.commands.shared.json_output import dump_json
 from aboard.commands.shared.log_lines import LogLineFormatter, format_raw, list_entries
 from aboard.commands.shared.options.completion import complete_nodes, complete_runs
 from aboard.commands.shared.printed_output import end_at_closed_pipe
-from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.run.event_kinds import AttemptStarted
 from aboard.core.run.events import STREAMS
@@ -28,6 +27,7 @@ from aboard.core.text.rank_sets import parse_ranks
 from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.engine.records.read_logs import LogQuery, read_logs
 from aboard.record.event_log import read_events
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.runs import Runs

@@ -6,9 +6,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
-from aboard.commands.runs.status import RunSummary
 from aboard.commands.shared.bounded_height import BoundedHeight
 from aboard.core.text.durations import format_duration
+from aboard.engine.records.status import RunSummary
 
 GAP = "  "
 STYLES = {

@@ -9,14 +9,19 @@ from time import sleep, time
 import click
 from rich.console import Console
 
-from aboard.commands.launch.slurm.job_runs import JobRun
-from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs, forward_to_batch_host
+from aboard.commands.launch.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.launch.view.run_cost import format_cost
 from aboard.commands.runs.run_list import RunListView, format_run_lines
-from aboard.commands.runs.status import (
+from aboard.commands.shared.json_output import dump_json
+from aboard.commands.shared.options.completion import complete_runs
+from aboard.commands.shared.printed_output import build_console, end_at_closed_pipe, print_findings, print_report
+from aboard.core.run.run_progress import RunProgress, describe_attempt
+from aboard.core.run.run_state import GenerationEnd
+from aboard.engine.conductor_client import ask_progress, watch_progress
+from aboard.engine.records.status import (
     RunSummary,
     StatusDocument,
     list_summaries,
@@ -24,12 +29,7 @@ from aboard.commands.runs.status import (
     summarize_progress,
     summarize_run,
 )
-from aboard.commands.shared.conductor_client import ask_progress, watch_progress
-from aboard.commands.shared.json_output import dump_json
-from aboard.commands.shared.options.completion import complete_runs
-from aboard.commands.shared.printed_output import build_console, end_at_closed_pipe, print_findings, print_report
-from aboard.core.run.run_progress import RunProgress, describe_attempt
-from aboard.core.run.run_state import GenerationEnd
+from aboard.engine.slurm.job_runs import JobRun
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs
-from aboard.commands.shared.conductor_client import ask_stop
+from aboard.commands.launch.slurm_forwarding import find_slurm_runs
 from aboard.commands.shared.options.completion import complete_runs
 from aboard.diagnoses import AboardError, format_shell, join_lines
 from aboard.diagnoses.usage import commands
+from aboard.engine.conductor_client import ask_stop
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.slurm.job_runs import JobRun
+    from aboard.engine.slurm.job_runs import JobRun
 
 WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -39,7 +39,7 @@ def stop(run: str | None, now: bool) -> None:
     run_directory = listed[0] if run is not None else _choose_run(listed, jobs)
     where = jobs.get(run_directory.id)
     if where is not None and (where.is_elsewhere or where.is_waiting):
-        from aboard.commands.launch.slurm.stop_job import stop_job_run  # noqa: PLC0415 - only for jobs
+        from aboard.engine.slurm.stop_job import stop_job_run  # noqa: PLC0415 - only for jobs
 
         click.echo(asyncio.run(stop_job_run(where, now=now)))
         return

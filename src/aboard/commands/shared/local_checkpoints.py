@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from aboard.commands.shared.saved_checkpoints import MARKER, STEP_NAME, list_checkpoints
 from aboard.core.run.saved_markers import SavedMarker
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
+from aboard.engine.records.saved_checkpoints import MARKER, STEP_NAME, list_checkpoints
 from aboard.foreign_files import MOST_MARKER, open_foreign_file, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training

@@ -84,7 +84,7 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
     if other is not None:
         if not dry:
             raise InputError.of(commands.LAUNCH_DRY, f"--as {other}", NEEDS_DRY_RUN, "train")
-        from aboard.commands.launch.slurm.show_job import print_batch_script  # noqa: PLC0415 - only for Slurm
+        from aboard.commands.launch.show_job import print_batch_script  # noqa: PLC0415 - only for Slurm
 
         sys.exit(print_batch_script(require_slurm_settings(where), sys.argv[1:]))
     require_train_extra("training")

@@ -9,7 +9,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
-from aboard.commands.launch.launch_run import LaunchSpec
 from aboard.commands.sync.download import OnDownload
 from aboard.commands.sync.sync_directory import SyncDirectory
 from aboard.commands.sync.sync_files import SyncResult, UploadProgress, sync_files
@@ -36,6 +35,7 @@ from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError, Finding, Shell, format_shell
 from aboard.diagnoses.usage import configuration
+from aboard.engine.launch_run import LaunchSpec
 from aboard.record.runs import Runs
 from aboard.trainer.checks.subject import ESSENTIAL, leave_out_cuda
 from aboard.trainer.checks.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training

@@ -12,9 +12,7 @@ from aboard.commands.data.plain_report import format_data_lines
 from aboard.commands.data.report_view import DataReportView
 from aboard.commands.launch.dial_and_launch import dial_and_launch
 from aboard.commands.launch.launch_modes import print_dry_run, run_attached, run_detached
-from aboard.commands.launch.launch_run import LaunchSpec, leave_out
-from aboard.commands.launch.slurm.show_job import print_batch_script, submit_and_follow
-from aboard.commands.launch.slurm.submit_job import check_submission
+from aboard.commands.launch.show_job import print_batch_script, submit_and_follow
 from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import (
@@ -41,6 +39,8 @@ from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity, Shell
 from aboard.diagnoses.untrusted import escape_lines
+from aboard.engine.launch_run import LaunchSpec, leave_out
+from aboard.engine.slurm.submit_job import check_submission
 from aboard.trainer.checks.training_rules import TrainingPreflight
 from aboard.trainer.settings.train_settings import TrainSettings
 

@@ -10,7 +10,6 @@ from typing import Protocol
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import aboard
-from aboard.commands.launch.conduct.checkpoint_copies import CopySettings
 from aboard.commands.shared.check_resume import build_resume_probe, find_resume, judge_resume
 from aboard.commands.train.checkpoints.recorded_checkpoints import RecordedTraining
 from aboard.commands.train.prepare_data import PreparedDataset
@@ -31,6 +30,7 @@ from aboard.doctor.gpu.cuda_support import find_unusable_gpus
 from aboard.doctor.gpu.nvidia_smi import DRIVER
 from aboard.doctor.host.memory import MEMORY, MEMORY_CGROUPS
 from aboard.doctor.software.node_software import SOFTWARE
+from aboard.engine.recovery.checkpoint_copies import CopySettings
 from aboard.lazy_dataclass import dataclass
 from aboard.trainer.checks.node_gpus import BF16_SINCE, GPU_SPECS, GpuSpec
 from aboard.trainer.checks.subject import TRAIN

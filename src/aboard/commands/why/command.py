@@ -14,9 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from aboard import __version__
-from aboard.commands.launch.slurm.slurm_forwarding import find_slurm_runs, forward_to_batch_host
-from aboard.commands.runs.status import find_resume_command, summarize_run
-from aboard.commands.shared.conductor_client import ask_why
+from aboard.commands.launch.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.commands.shared.copyable_commands import CopyableCommands
 from aboard.commands.shared.findings.findings_view import FindingsView
 from aboard.commands.shared.json_output import dump_json
@@ -24,12 +22,9 @@ from aboard.commands.shared.number_format import format_count
 from aboard.commands.shared.options.completion import complete_nodes, complete_words, list_run_names
 from aboard.commands.shared.printed_output import build_console
 from aboard.commands.shared.progress_bar import ReadingView
-from aboard.commands.why.bundle_replay import replay_bundle
 from aboard.commands.why.diagnosis_view import ALL_SUBJECTS, CodeListView, DiagnosisView
 from aboard.commands.why.external_jobs_command import print_nodes_verdict, print_pids_verdict
 from aboard.commands.why.log_files import LogExplanation, diagnose_logs
-from aboard.commands.why.replay_run import NEWEST, find_default_run, judge_finished_run
-from aboard.commands.why.run_explanation import explain_judgement, explain_run
 from aboard.commands.why.verdict_view import ReplayView, VerdictView
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_WARNED, choose_exit_code
 from aboard.core.run.run_progress import describe_attempt
@@ -41,6 +36,11 @@ from aboard.diagnoses import AboardError, InputError, Problem, Severity
 from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.engine.conductor_client import ask_why
+from aboard.engine.records.bundle_replay import replay_bundle
+from aboard.engine.records.replay_run import NEWEST, find_default_run, judge_finished_run
+from aboard.engine.records.run_explanation import explain_judgement, explain_run
+from aboard.engine.records.status import find_resume_command, summarize_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import Any
 
-from aboard.commands.check.probe_node import probe_node
-from aboard.commands.launch.conduct.collect_evidence import RAS_NODES
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node_sets import fold_names
@@ -22,6 +20,8 @@ from aboard.core.evidence.verdict import Judgement
 from aboard.diagnoses import AboardError, Severity, TransportError
 from aboard.diagnoses.usage import commands
 from aboard.doctor.external_jobs.rules import judge_external_job
+from aboard.engine.check.probe_node import probe_node
+from aboard.engine.conductor.collect_evidence import RAS_NODES
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport

@@ -13,7 +13,6 @@ from deadlines import within
 from train_crew import free_port
 
 from aboard.agent import process_tree
-from aboard.commands.check.check_cluster import check_cluster
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node, TransportKind
@@ -24,6 +23,7 @@ from aboard.doctor.network.link_rates import RATES, LinkRates
 from aboard.doctor.network.mesh_probe import MESH
 from aboard.doctor.network.mesh_result import MeshResult, PortKind
 from aboard.doctor.network.subject import SUBJECT
+from aboard.engine.check.check_cluster import check_cluster
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import NodeDialer
 

@@ -8,7 +8,6 @@ import pytest
 from made_findings import made_finding
 from rich.console import Console
 
-from aboard.commands.check.check_cluster import check_cluster
 from aboard.commands.check.live_view import CheckLiveView
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
@@ -19,6 +18,7 @@ from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Sc
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand
 from aboard.diagnoses import Severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.engine.check.check_cluster import check_cluster
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ui"
 MET = ReachedNode(hostname="h", user="u", address="a", python="3.11", round_trip=0.001, clock_offset=0.0)

@@ -16,19 +16,19 @@ from rich.console import Console
 from rich.text import Text
 from run_states import RUN, Scene, cluster, dead, plan_of, training
 
-from aboard.commands.launch.background_run import StartReporter, format_started
-from aboard.commands.launch.launch_run import LaunchResult
 from aboard.commands.launch.launch_view import LineBacklog, show_end
 from aboard.commands.launch.view.live_view import LaunchLiveView
 from aboard.commands.launch.view.plain_lines import PlainLaunchWriter
 from aboard.commands.launch.view.roster_view import RosterView
 from aboard.commands.shared.log_lines import LogLineFormatter
 from aboard.commands.shared.printed_output import build_console
-from aboard.commands.shared.read_logs import LogFollower, LogQuery
 from aboard.core.launchers.capture_failures import build_late_failure
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
 from aboard.core.run.run_state import Run
+from aboard.engine.background_run import StartReporter, format_started
+from aboard.engine.launch_run import LaunchResult
+from aboard.engine.records.read_logs import LogFollower, LogQuery
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
@@ -36,7 +36,7 @@ from aboard.record.run_record import Record
 from aboard.record.slurm_job import SlurmJob, write_slurm_job
 
 if TYPE_CHECKING:
-    from aboard.commands.launch.conduct.conductor import Conductor
+    from aboard.engine.conductor.conductor import Conductor
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from recording_logs import ALL
 from typed_commands import aboard
 
 from aboard.commands.shared.log_lines import LogLineFormatter
-from aboard.commands.shared.read_logs import LogQuery, read_logs
 from aboard.core.text.fold_lines import FoldedLine, OutputLine
 from aboard.diagnoses import InputError
+from aboard.engine.records.read_logs import LogQuery, read_logs
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

@@ -19,12 +19,6 @@ from rich.console import Console
 from snapshot_builders import RUN, answers_of, kept_run, stopped, verdict
 
 from aboard import __version__
-from aboard.commands.runs import recorded_run as kept_module
-from aboard.commands.runs.bundle import REDACTED, pack_run, write_bundle
-from aboard.commands.runs.record_parts import MOST_LINES
-from aboard.commands.runs.recorded_run import parse_recorded_run
-from aboard.commands.why.bundle_replay import replay_bundle
-from aboard.commands.why.replay_run import judge_finished_run, replay_run
 from aboard.commands.why.verdict_view import ReplayView
 from aboard.core.evidence import snapshot as look_module
 from aboard.core.evidence.node_snapshot import (
@@ -50,6 +44,12 @@ from aboard.diagnoses.catalogue import recall_diagnosis
 from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.doctor.death.rules import conclude_run
 from aboard.doctor.judge_evidence import judge_evidence
+from aboard.engine.records import recorded_run as kept_module
+from aboard.engine.records.bundle import REDACTED, pack_run, write_bundle
+from aboard.engine.records.bundle_replay import replay_bundle
+from aboard.engine.records.record_parts import MOST_LINES
+from aboard.engine.records.recorded_run import parse_recorded_run
+from aboard.engine.records.replay_run import judge_finished_run, replay_run
 from aboard.record.recent_snapshots import MOST_SNAPSHOTS
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

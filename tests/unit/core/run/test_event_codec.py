@@ -236,7 +236,7 @@ def test_a_kind_that_one_fold_forgets_is_a_type_error(tmp_path: Path) -> None:
         "core/run/run_state.py": 4,
         "core/run/run_ledger.py": 1,
         "commands/launch/launch_view.py": 1,
-        "commands/launch/conduct/run_notifier.py": 1,
+        "engine/monitoring/run_notifier.py": 1,
     }
     shadow = ["--shadow-file", str(package / "core/run/event_kinds.py"), str(changed)]
     argv = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--cache-dir", str(tmp_path / "cache")]

@@ -13,10 +13,6 @@ from deadlines import within
 from made_events import list_fields
 from made_findings import made_finding
 
-from aboard.commands.check.check_observer import NullCheckObserver
-from aboard.commands.launch.conduct.checkpoint_copies import CopySettings
-from aboard.commands.launch.conduct.conductor import Conductor
-from aboard.commands.launch.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
@@ -31,6 +27,10 @@ from aboard.diagnoses import AboardError, Finding, Fix, Severity
 from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.explain_rank_death import DeathContext, DeathExplanation, explain_rank_death
+from aboard.engine.check.check_observer import NullCheckObserver
+from aboard.engine.conductor.conductor import Conductor
+from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
+from aboard.engine.recovery.checkpoint_copies import CopySettings
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

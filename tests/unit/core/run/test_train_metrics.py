@@ -13,12 +13,12 @@ from made_events import made_event
 from supervisor_runs import Run, held
 
 from aboard.agent import frames
-from aboard.commands.runs.status import summarize_run
 from aboard.commands.train.training_payload import build_code_archive
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import Run as Fold
 from aboard.core.run.training_metrics import MOST_POINTS, LossCurve, StepTime, TrainingStatus
+from aboard.engine.records.status import summarize_run
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.trainer.metrics.head_beacon import send_metrics

@@ -8,11 +8,11 @@ import pytest
 from deadlines import slowness
 from pattern_pumps import PumpTime, UsedPattern, find_patterns, time_pattern
 
-from aboard.commands.launch.slurm import submit_job
 from aboard.core.slurm import job_state
 from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.doctor.logs.log_scanner import LINE_LIMIT as SCANNED
 from aboard.doctor.slurm import slurm_jobs
+from aboard.engine.slurm import submit_job
 from aboard.transport import ssh_log
 from aboard.transport.subprocess_stream import LINE_LIMIT
 

@@ -8,8 +8,6 @@ import pytest
 from evidence_builders import ending
 from made_events import made_event
 
-from aboard.commands.launch.view.plan_json import format_plan_json
-from aboard.commands.runs.recorded_run import parse_recorded_plan
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.run_evidence import Evidence
@@ -19,6 +17,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.engine.records.plan_json import format_plan_json
+from aboard.engine.records.recorded_run import parse_recorded_plan
 
 APPTAINER = Container(runtime="apptainer", image="/data/train.sif")
 PODMAN = Container(runtime="podman", image="localhost/train")

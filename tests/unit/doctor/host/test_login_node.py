@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from slurm_commands import SlurmStandIns
 
-from aboard.commands.check.inspect_slurm import find_login_node
 from aboard.core.cluster.cluster import COMMAND_LINE, THIS_MACHINE, Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Severity
 from aboard.doctor.host import login_node
+from aboard.engine.check.inspect_slurm import find_login_node
 
 HERE = Cluster(nodes=(Node(name="localhost", transport=TransportKind.LOCAL),))
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from aboard.commands.check.check_cluster import CheckReport, check_cluster
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
@@ -14,6 +13,7 @@ from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.reach.rank_shell import SHELL, SetupFailure, ShellReady, _parse_shell_reply
 from aboard.doctor.reach.subject import SUBJECT
+from aboard.engine.check.check_cluster import CheckReport, check_cluster
 
 
 def _check(*setup: str, **fields: Any) -> CheckReport:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from aboard.commands.check.inspect_slurm import ask_munge
 from aboard.commands.shared.options.command_after_dashes import launch_on_host
 from aboard.commands.trust.mesh import TRY_LOGIN
 from aboard.core.cluster.contact import UnreachedNode
 from aboard.core.cluster.node import Node
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.engine.check.inspect_slurm import ask_munge
 from aboard.transport.shell.ssh_login import build_login_command, build_scan_command
 from aboard.transport.ssh import build_ssh_command
 

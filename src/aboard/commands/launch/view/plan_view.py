@@ -8,8 +8,6 @@ from typing import TypeVar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.commands.launch.view.plan_environment import PlanEnvironment, compare_environments
-from aboard.commands.launch.view.secret_redaction import build_redactor
 from aboard.commands.shared.labelled_text import wrap_labelled
 from aboard.commands.shared.number_format import format_count
 from aboard.core.cluster.container import Container
@@ -28,6 +26,8 @@ from aboard.core.plan.rank_variables import (
 from aboard.core.text.rank_sets import fold_ranks
 from aboard.core.text.shell_quoting import join_argv, quote_word
 from aboard.diagnoses.untrusted import escape_text
+from aboard.engine.records.plan_environment import PlanEnvironment, compare_environments
+from aboard.engine.records.secret_redaction import build_redactor
 from aboard.lazy_dataclass import dataclass
 
 FREE_PORT = "a free port, chosen just before the start"

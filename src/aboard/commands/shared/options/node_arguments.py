@@ -96,7 +96,7 @@ class NodeArguments:
         """Notes on the Slurm job; see `check_job_start`."""
         if self.allocation is None:
             return ()
-        from aboard.commands.shared.options.job_start import check_job_start  # noqa: PLC0415 - only inside a job
+        from aboard.engine.slurm.job_start import check_job_start  # noqa: PLC0415 - only inside a job
 
         return check_job_start(self.allocation, command, detach=detach, resumes=resumes, recovers=recovers)
 
@@ -110,7 +110,7 @@ class NodeArguments:
             return ()
         if asked is None:
             return ()
-        from aboard.commands.shared.options.job_start import check_job_size  # noqa: PLC0415 - only inside a job
+        from aboard.engine.slurm.job_start import check_job_size  # noqa: PLC0415 - only inside a job
 
         return check_job_size(self.allocation, asked, command, ranks=ranks)
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
-from aboard.commands.runs.recorded_run import parse_recorded_plan
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Plan
 from aboard.core.run.event_kinds import FilesSaved
@@ -11,6 +10,7 @@ from aboard.core.run.events import Event
 from aboard.core.run.saved_markers import SavedMarker, choose_newest, find_saved_marker
 from aboard.core.slurm.allocation import SlurmAllocation
 from aboard.core.slurm.job_nodes import reassign_recorded_nodes
+from aboard.engine.records.recorded_run import parse_recorded_plan
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_training

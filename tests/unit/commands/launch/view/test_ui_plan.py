@@ -8,9 +8,7 @@ import pytest
 from rich.console import Console
 from run_states import PROGRAM, cluster, plan_of
 
-from aboard.commands.launch.view.plan_json import format_plan_json
 from aboard.commands.launch.view.plan_view import PlanView
-from aboard.commands.runs.recorded_run import parse_recorded_plan
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node, TransportKind
@@ -18,6 +16,8 @@ from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.secrets.secret_names import HIDDEN
+from aboard.engine.records.plan_json import format_plan_json
+from aboard.engine.records.recorded_run import parse_recorded_plan
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "ui"
 TOKEN = "hf_AbCdEfGh"  # noqa: S105 - nobody's

@@ -13,10 +13,10 @@ from run_states import RUN, dead, training
 
 from aboard.commands.launch.view.finished_run import FinishedRun, FinishedRunView, format_summary_lines
 from aboard.commands.runs.run_list import RunListView, format_run_lines
-from aboard.commands.runs.status import RunSummary
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
 from aboard.doctor.hang import diagnoses as hang
+from aboard.engine.records.status import RunSummary
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "ui"
 FOLLOWED = made_finding(

@@ -1,0 +1,362 @@
+"""`aboard launch`: checks the nodes, builds the plan, and conducts the run over the links of the check."""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import field, replace
+from itertools import islice
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Protocol
+
+from aboard.config.input_files import find_similar_file
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.interpreter import HeadEnvironment
+from aboard.core.cluster.node import Node
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.plan import NodePlan, Plan
+from aboard.core.plan.plan_builder import build_plan
+from aboard.core.plan.program import Program, ProgramKind, list_possible_paths
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.rank_environment import CommandPath, RankSpec
+from aboard.core.run.lease import Lease
+from aboard.core.run.recovery.recovery_policy import RecoverySettings
+from aboard.core.run.run_progress import RunProgress, build_run_progress
+from aboard.core.run.run_state import Run
+from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
+from aboard.doctor.collective import subject as collective
+from aboard.doctor.gpu import subject as gpu
+from aboard.doctor.software import subject as software
+from aboard.doctor.subjects import SUBJECTS
+from aboard.engine.check.check_cluster import CheckReport, build_dialer, probe_cluster
+from aboard.engine.check.check_observer import CheckObserver, NullCheckObserver
+from aboard.engine.conductor.conductor import Conductor, RunObserver
+from aboard.engine.conductor.run_verdicts import RunOutcome
+from aboard.engine.node_resources import choose_master, collect_node_resources
+from aboard.engine.recovery.checkpoint_copies import CopySettings
+from aboard.engine.recovery.recover_run import RunRecovery
+from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import read_events
+from aboard.record.run_record import Record
+from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
+
+if TYPE_CHECKING:
+    from aboard.core.launchers.captured_launch import Capture
+    from aboard.core.launchers.launcher_command import JobScript, LauncherCommand
+    from aboard.core.launchers.slurm.captured_steps import JobReader
+    from aboard.engine.scripts.node_script import ScriptEnd
+
+# The file that accelerate's launcher names for DeepSpeed: each rank reads it.
+ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+MOST_PATHS = 64
+# The id in a plan that is not started.
+DRY_RUN = "dry-run"
+# Subjects that start the ranks' Python, which gets the variables of the launch.
+_RUNS_PYTHON = {gpu.SUBJECT.name, software.SUBJECT.name, collective.SUBJECT.name}
+OnConductor = Callable[[Conductor], None]
+
+
+class Payload(Protocol):
+    """What a run needs besides its program: settled once the nodes are known, uploaded before the ranks start."""
+
+    async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
+        """The plan including the payload, and findings about it."""
+
+    async def load(self, plan: Plan, dialer: NodeDialer, *, resume: bool = False) -> None:
+        """Uploads it to every node; raises AboardError if that fails. With `resume`, ranks continue this run."""
+
+    async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
+        """Uploads to a node what it would need for ranks, while the run goes on elsewhere."""
+
+    def resume(self, plan: Plan) -> Plan:
+        """The plan whose ranks continue from the newest checkpoint of this run."""
+
+    @property
+    def copies(self) -> CopySettings | None:
+        """How checkpoints are copied between nodes without a shared disk; None if they are not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """A launch as one value, from the command line to the conductor; `command` starts the same launch again.
+
+    `subjects` are checked first, quickly or in full; none is at the user's own risk, and only what is `essential` for
+    the payload is probed. Ranks get the head's `environment` on nodes that have it, whichever subjects are checked.
+    With `sync_limit`, the working directory is sent first. `run` is the id of a run that was submitted as a Slurm job,
+    and up to `resubmits` more jobs continue a training run.
+    """
+
+    cluster: Cluster
+    request: LaunchRequest
+    lease: Lease = Lease()
+    command: Shell = format_shell("aboard launch")
+    subjects: Sequence[Subject] = ()
+    quick: bool = True
+    environment: HeadEnvironment | None = None
+    payload: Payload | None = None
+    essential: Subject | None = None
+    notes: tuple[str, ...] = ()
+    sync_limit: int | None = None
+    run: str | None = None
+    resubmits: int = 0
+    recovery: RecoverySettings = RecoverySettings()
+    script: "ScriptCommand | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptCommand:
+    """A script or a front end that starts a launcher itself; `launch` are the words before `--`.
+
+    `read` parses what the launcher was called with, and `resolve` makes a launch of that. `forced` is whether the user
+    asked for its capture, so that a dry run runs it up to its launcher. `job` reads an srun in a Slurm job, where the
+    script runs on this machine.
+    """
+
+    start: "JobScript"
+    launch: tuple[str, ...]
+    front_end: bool
+    forced: bool
+    read: "Callable[[Capture], LauncherCommand]"
+    resolve: "Callable[[LauncherCommand, Capture], LaunchSpec]"
+    job: "JobReader | None" = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.start.words
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchResult:
+    """How far a launch got: blocked by the node check, refused because of its payload, or run to its end.
+
+    `continuation` says whether a further Slurm job continues it; `dropped` is what the record had no room for.
+    `script` is how the script ended that called the launcher.
+    """
+
+    report: CheckReport | None
+    refused: tuple[Finding, ...] = ()
+    outcome: RunOutcome | None = None
+    progress: RunProgress | None = None
+    continuation: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    script: "ScriptEnd | None" = None
+
+    @property
+    def reasons(self) -> tuple[Finding, ...]:
+        """The findings of a launch that started nothing."""
+        return self.refused or (() if self.report is None else tuple(self.report.findings))
+
+    @property
+    def blockers(self) -> tuple[Finding, ...]:
+        """Those that refused it."""
+        return tuple(finding for finding in self.reasons if finding.severity is Severity.BLOCK)
+
+
+def choose_subjects(check: str, program: Program | None, env: Mapping[str, str]) -> tuple[Subject, ...]:
+    """The subjects of a launch; `check` is quick, full or none, and `program` is what the nodes must have.
+
+    `env` has the variables that ranks get.
+    """
+    if check == "none":
+        return ()
+    own = software.SUBJECT if program is None else software.build_subject(program)
+    chosen = [own if subject is software.SUBJECT else subject for subject in SUBJECTS]
+    return tuple(subject.with_variables(env) if subject.name in _RUNS_PYTHON else subject for subject in chosen)
+
+
+async def plan_launch(
+    spec: LaunchSpec, *, check_observer: CheckObserver, known: Facts | None = None
+) -> tuple[Plan, list[Finding]]:
+    """The plan of a dry run, from the same node check, and all findings; nothing is started."""
+    async with probe_launch(spec, build_dialer(check_observer), check_observer) as (report, _links):
+        facts = report.facts if known is None else add_known_facts(report.facts, known)
+    plan = _build_plan(spec.request, leave_out_spares(spec, facts), DRY_RUN)
+    refused: Sequence[Finding] = ()
+    if spec.payload is not None:
+        plan, refused = await spec.payload.settle(plan, facts)
+    return plan, [*refused, *(report.findings if spec.subjects else ())]
+
+
+def probe_launch(
+    spec: LaunchSpec, dialer: NodeDialer, check_observer: CheckObserver, *, keep: bool = False
+) -> AbstractAsyncContextManager[tuple[CheckReport, dict[str, DialResult]]]:
+    """The node check of a launch; see `probe_cluster`."""
+    ranks = build_rank_spec(spec)
+    subjects = spec.subjects or ([] if spec.essential is None else [spec.essential])
+    return probe_cluster(
+        spec.cluster, subjects, dialer, quick=spec.quick, spec=ranks, check_observer=check_observer, keep=keep
+    )
+
+
+async def check_launch(spec: LaunchSpec, dialer: NodeDialer, check_observer: CheckObserver) -> CheckReport:
+    """The node check of a launch, whose links the dialer keeps."""
+    async with probe_launch(spec, dialer, check_observer, keep=True) as (report, links):
+        dialer.keep(links)
+    return report
+
+
+async def launch(
+    spec: LaunchSpec,
+    record: Record,
+    *,
+    check_observer: CheckObserver,
+    run_observer: RunObserver,
+    on_report: Callable[[CheckReport], None] = lambda _report: None,
+    on_conductor: OnConductor = lambda _conductor: None,
+    dialer: NodeDialer | None = None,
+    transport_for: TransportFor = choose_transport,
+    known: Facts | None = None,
+    checking: Awaitable[CheckReport] | None = None,
+) -> LaunchResult:
+    """Starts nothing if the node check finds a blocker; otherwise conducts every rank to its end.
+
+    `dialer` may already be connecting; `known` is what an earlier check of these nodes has found. `checking` is the
+    check itself, if it has begun.
+    """
+    dialer = dialer or build_dialer(check_observer, transport_for)
+    dialer.on_phase = lambda node, phase: check_observer.dialling(node.name, phase)
+    report = None
+    try:
+        check_report = await (checking or check_launch(spec, dialer, check_observer))
+        facts = check_report.facts if known is None else add_known_facts(check_report.facts, known)
+        if spec.subjects:
+            report = check_report
+            on_report(report)
+            if any(finding.severity is Severity.BLOCK for finding in report.findings):
+                return LaunchResult(report=report)
+        plan = _build_plan(spec.request, leave_out_spares(spec, facts), record.run.id)
+        if spec.payload is not None:
+            plan, findings = await spec.payload.settle(plan, facts)
+            if any(finding.severity is Severity.BLOCK for finding in findings):
+                return LaunchResult(report=report, refused=tuple(findings))
+            await spec.payload.load(plan, dialer)
+        conductor = Conductor(
+            plan,
+            dialer,
+            lease=spec.lease,
+            record=record,
+            run_observer=run_observer,
+            fixed_port=spec.request.master_port is not None,
+            on_stall=spec.recovery.on_stall,
+            recovery=_build_recovery(spec, plan, facts, dialer),
+            # A further Slurm job continues the record of the one before.
+            earlier=Run.replay(plan.run, read_events(record.run.events)).generation.number,
+            copies=None if spec.payload is None else spec.payload.copies,
+        )
+        on_conductor(conductor)
+        outcome = await conductor.conduct()
+    finally:
+        await dialer.close()
+    return LaunchResult(
+        report=report, outcome=outcome, progress=build_run_progress(conductor.plan, conductor.run, time())
+    )
+
+
+def add_known_facts(facts: Facts, known: Facts) -> Facts:
+    """The facts, with those of an earlier check of the same nodes where they have none."""
+    return replace(
+        facts,
+        answers={**known.answers, **facts.answers},
+        outcomes={**known.outcomes, **facts.outcomes},
+        environments={**known.environments, **facts.environments},
+    )
+
+
+def _build_recovery(spec: LaunchSpec, plan: Plan, facts: Facts, dialer: NodeDialer) -> RunRecovery | None:
+    """How the run gets its next generation; None if it never gets one."""
+    if spec.recovery.restarts == 0:
+        return None
+    plans = {tuple(part.node.name for part in plan.parts): plan}
+
+    async def check_nodes(names: Sequence[str]) -> Sequence[Finding]:
+        part = replace(spec, cluster=_select_nodes(facts.cluster, names), quick=True)
+        report = await check_launch(part, dialer, NullCheckObserver())
+        return [finding for finding in report.findings if finding.severity is Severity.BLOCK]
+
+    async def plan_nodes(names: Sequence[str], *, resume: bool) -> Plan:
+        key = tuple(names)
+        if key not in plans:
+            plans[key] = await _plan_part(spec, replace(facts, cluster=_select_nodes(facts.cluster, names)), plan.run)
+            if spec.payload is not None:
+                await spec.payload.load(plans[key], dialer, resume=resume)
+        return spec.payload.resume(plans[key]) if resume and spec.payload is not None else plans[key]
+
+    async def load_node(name: str) -> NodePlan | None:
+        if spec.payload is not None:
+            await spec.payload.load_spare(facts.cluster.node(name), dialer)
+            # What starts there depends on how many ranks there are, hardly on whose place it takes.
+            names = [*(part.node.name for part in plan.parts[:-1]), name]
+            with suppress(AboardError):
+                taken = await _plan_part(spec, replace(facts, cluster=_select_nodes(facts.cluster, names)), plan.run)
+                return next((part for part in taken.parts if part.node.name == name), None)
+        return None
+
+    return RunRecovery(spec.recovery, check_nodes=check_nodes, plan_nodes=plan_nodes, load_node=load_node)
+
+
+async def _plan_part(spec: LaunchSpec, facts: Facts, run: str) -> Plan:
+    """The plan on these nodes; raises AboardError if they can't run it."""
+    plan = _build_plan(spec.request, facts, run)
+    if spec.payload is not None:
+        plan, findings = await spec.payload.settle(plan, facts)
+        blockers = [finding for finding in findings if finding.severity is Severity.BLOCK]
+        if blockers:
+            raise AboardError(blockers[0].diagnosis, blockers[0].seen)
+    return plan
+
+
+def leave_out_spares(spec: LaunchSpec, facts: Facts) -> Facts:
+    return replace(facts, cluster=leave_out(facts.cluster, spec.recovery.spares))
+
+
+def leave_out(cluster: Cluster, spares: Sequence[str]) -> Cluster:
+    """The cluster without the spares, which have no ranks yet."""
+    return replace(cluster, nodes=tuple(node for node in cluster if node.name not in spares))
+
+
+def _select_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:
+    """The cluster of these nodes, in this order."""
+    nodes = {node.name: node for node in cluster}
+    return replace(cluster, nodes=tuple(nodes[name] for name in names))
+
+
+def build_rank_spec(spec: LaunchSpec) -> RankSpec:
+    """What the nodes must provide; a program that is uploaded with the run is not searched for there."""
+    request = spec.request
+    if request.code:
+        return RankSpec(environment=spec.environment, search_path=request.env.get("PATH"))
+    here, home, script = Path.cwd(), Path.home(), request.program.target
+    is_path = request.program.kind is ProgramKind.SCRIPT or (
+        request.program.kind is ProgramKind.PROGRAM and "/" in script
+    )
+    is_missing = is_path and not os.path.exists(script)  # noqa: PTH110 - as below
+    return RankSpec(
+        environment=spec.environment,
+        program=request.program,
+        search_path=request.env.get("PATH"),
+        paths=tuple(_list_existing_paths(request)),
+        folder=str(here),
+        below_home=str(here.relative_to(home)) if here != home and here.is_relative_to(home) else "",
+        near=find_similar_file(script) if is_missing else None,
+    )
+
+
+def _list_existing_paths(request: LaunchRequest) -> Iterator[CommandPath]:
+    """The paths of the command that this machine has."""
+    named = dict(list_possible_paths(request.program))
+    if config := request.env.get(ACCELERATE_CONFIG):
+        named[config] = True
+    existing = (
+        CommandPath(path=path, source=os.path.normpath(Path(path).absolute()), needed=needed)
+        for path, needed in named.items()
+        if os.path.exists(path)  # noqa: PTH110 - a word that can't be a path is no error
+    )
+    return islice(existing, MOST_PATHS)
+
+
+def _build_plan(request: LaunchRequest, facts: Facts, run: str) -> Plan:
+    cluster = facts.cluster
+    return build_plan(
+        cluster, request, collect_node_resources(facts), run=run, master=choose_master(cluster, request, facts)
+    )

@@ -1,0 +1,1 @@
+"""Sessions with the supervisors of a run's nodes: of ranks, of standbys, of silent nodes, and what they report."""
