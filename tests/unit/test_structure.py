@@ -98,6 +98,7 @@ def test_the_contracts_hold_and_break(copy: Path) -> None:
         "commands/bad_torch.py": "import torch",
         "trainer/data/store/bad_feed.py": "from aboard.trainer.data.sampling import packed_sequences",
         "commands/check/bad_command.py": "from aboard.commands.launch import run_options",
+        "engine/check/bad_engine.py": "from aboard.engine.conductor import conductor",
         "doctor/host/bad_subject.py": "from aboard.doctor.death import rules",
         "agent/transfer/bad_copies.py": "from aboard.agent.copies import copy_record",
     }
