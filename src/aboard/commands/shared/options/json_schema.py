@@ -17,16 +17,16 @@ from aboard.diagnoses.untrusted import Untrusted
 
 # The type of each document; several for a command whose options choose one.
 DOCUMENTS = {
-    "init": ("init.command:InitDocument",),
-    "export": ("export.export_checkpoint:ExportResult",),
-    "status": ("runs.status:StatusDocument",),
-    "logs": ("shared.log_lines:LogEntry",),
+    "init": ("commands.init.command:InitDocument",),
+    "export": ("commands.export.export_checkpoint:ExportResult",),
+    "status": ("engine.records.status:StatusDocument",),
+    "logs": ("commands.shared.log_lines:LogEntry",),
     "why": (
-        "why.run_explanation:RunExplanation",
-        "why.external_jobs_command:JobExplanation",
-        "why.log_files:LogExplanation",
+        "engine.records.run_explanation:RunExplanation",
+        "commands.why.external_jobs_command:JobExplanation",
+        "commands.why.log_files:LogExplanation",
     ),
-    "report": ("report.page_data:PageData",),
+    "report": ("commands.report.page_data:PageData",),
 }
 _PLAIN = {bool: "boolean", int: "integer", NoneType: "null"}
 
@@ -41,7 +41,7 @@ def build_command_schema(command: str) -> dict[str, Any]:
     documents = []
     for place in DOCUMENTS[command]:
         module, name = place.split(":")
-        document = _describe_object(getattr(import_module(f"aboard.commands.{module}"), name), definitions)
+        document = _describe_object(getattr(import_module(f"aboard.{module}"), name), definitions)
         document["properties"]["schema"] = {"const": SCHEMA}
         document["required"] = sorted({"schema", *document["required"]})
         documents.append(document)
