@@ -12,6 +12,7 @@ PACKAGE = ROOT / "src" / "aboard"
 # Where files come from directories that somebody else may have written.
 READING_ROOMS = (
     "commands",
+    "engine",
     "config",
     "trainer/data/intake",
     "trainer/data/tokens",
@@ -37,7 +38,11 @@ OTHER_READERS = {
     "commands/init/write_config.py": "adds to a file that choose_output_action has read",
     "engine/conductor_client.py": "the run's own directory, in the state directory",
     "engine/monitoring/receivers.py": "posts to an address",
-    "commands/launch/": "the run's own files, in the state directory",
+    "engine/background_run.py": "the run's own log, in the state directory",
+    "engine/launch_session.py": "the run's own record, which it writes",
+    "engine/trial.py": "the run's own record, which it writes",
+    "engine/sessions/run_sessions.py": "opens sessions, not files",
+    "engine/slurm/continue_job.py": "the script of the user's own job",
     "engine/slurm/watch_job.py": "the output of the user's own job",
     "commands/sync/": "sends what the user named, and receives into it: docs/security.md, A repository and A node",
     "commands/train/input_directory.py": "the manifest of what will be sent; as commands/sync",

@@ -64,7 +64,7 @@ def test_a_run_without_a_death_fails_by_its_findings(severity: Severity, code: i
 def test_no_command_defines_an_exit_code() -> None:
     """Each has one definition."""
     root = Path(aboard.__file__).parent
-    files = [path for layer in ("commands", "trainer") for path in (root / layer).rglob("*.py")]
+    files = [path for layer in ("commands", "engine", "trainer") for path in (root / layer).rglob("*.py")]
     assert not [
         path.name
         for path in files
