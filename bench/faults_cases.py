@@ -331,7 +331,9 @@ ENDING = (
     outside("rank ended by hand", 65, "run", TERM, "run-killed", rank=True),
     outside("both ranks killed", 65, "run", Signalled(number=signal.SIGKILL, to="both"), "run-killed"),
     outside("rank stopped", 66, "run", STOP, "run-rank-stopped", rank=True),
-    outside("supervisor killed", 9, "run", Signalled(number=signal.SIGKILL, to="supervisor"), "run-agent-killed"),
+    outside(
+        "supervisor killed", 9, "run", Signalled(number=signal.SIGKILL, to="supervisor"), "run-agent-killed", victim=2
+    ),
     outside("power lost", 4, "run", PowerLoss(), *UNHEARD, by_hand=BUTTON),
     outside("data's mount dies", 61, "run", dead_mount("/private/data"), "hang-mount"),
     outside(
