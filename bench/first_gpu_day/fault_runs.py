@@ -1,8 +1,9 @@
 """Faults that are injected into the day's own ranks: what `aboard why` says, judged against what was injected."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from aboard.diagnoses.untrusted import Untrusted
 from first_gpu_day.day_run import DayRun, Figure, Outcome
@@ -55,24 +56,29 @@ def inject_fault(day: GpuDay, fault: Fault) -> Outcome:
     finding = find_verdict(day, name)
     if finding is None:
         return Outcome(state="differs", seen="no verdict", texts=texts)
-    ranks = list(range(victim + 1 - day.slots, victim + 1)) if fault.whole_node else [victim]
-    cause = finding.get("code") in fault.codes and fault.words in str(finding.get("seen"))
-    node = finding.get("nodes") == [day.nodes[-1]]
-    rank = finding.get("ranks") in (ranks, [])
-    figures: dict[str, Figure] = {
-        "cause": "right" if cause else f"wrong: {Untrusted(str(finding.get('code'))).visible()}",
-        "node": "right" if node else f"wrong: {Untrusted(str(finding.get('nodes'))).visible()}",
-        "ranks": "right" if rank else f"wrong: {Untrusted(str(finding.get('ranks'))).visible()}",
-    }
+    ranks = range(victim + 1 - day.slots, victim + 1) if fault.whole_node else [victim]
+    figures = judge_verdict(fault, finding, node=day.nodes[-1], ranks=ranks)
+    right = set(figures.values()) == {"right"}
     if (at := read_number(reports[0]["at"])) is not None:
         figures["seconds until all ranks were gone"] = round(done.ended - at, 1)
     texts["verdict"] = "\n".join(
         f"{key}: {finding.get(key)}" for key in ("code", "nodes", "ranks", "seen", "why", "fix")
     )
     seen = Untrusted(f"{finding.get('code')}: {finding.get('seen')}").visible(300)
-    return Outcome(
-        state="as expected" if cause and node and rank else "differs", seen=seen, figures=figures, texts=texts
-    )
+    return Outcome(state="as expected" if right else "differs", seen=seen, figures=figures, texts=texts)
+
+
+def judge_verdict(fault: Fault, finding: Mapping[str, Any], *, node: str, ranks: Sequence[int]) -> dict[str, Figure]:
+    """Whether the verdict names what was injected, where, and in which ranks, if it names ranks."""
+    held = {
+        "cause": (finding.get("code") in fault.codes and fault.words in str(finding.get("seen")), "code"),
+        "node": (finding.get("nodes") == [node], "nodes"),
+        "ranks": (finding.get("ranks") in (list(ranks), []), "ranks"),
+    }
+    return {
+        name: "right" if right else f"wrong: {Untrusted(str(finding.get(key))).visible()}"
+        for name, (right, key) in held.items()
+    }
 
 
 FAULT_RUNS = tuple(

@@ -27,7 +27,7 @@ def finetune(day: GpuDay, where: str, layout: str) -> Outcome:
         return explain_failure(day, name, done, texts)
     if not layout:
         return Outcome(state="as expected", seen="the losses to compare with", figures=figures, texts=texts)
-    return _compare_losses(day, losses, figures, texts, device=_read_device(day, name))
+    return compare_losses(day, losses, figures, texts, words=_describe_memory(day, name))
 
 
 def save_and_kill(day: GpuDay) -> Outcome:
@@ -62,7 +62,7 @@ def resume_elsewhere(day: GpuDay) -> Outcome:
     if min(losses) != half + 1:
         seen = f"it began with step {min(losses)}, not with {half + 1}"
         return Outcome(state="differs", seen=seen, figures=figures, texts=texts)
-    return _compare_losses(day, losses, figures, texts, device=_read_device(day, "resume"))
+    return compare_losses(day, losses, figures, texts, words=_describe_memory(day, "resume"))
 
 
 def train_example(
@@ -141,19 +141,20 @@ def explain_failure(day: GpuDay, name: str, done: Command, texts: Mapping[str, s
     return Outcome(state="not run" if refused else "failed", seen=seen, texts=texts)
 
 
-def _compare_losses(
-    day: GpuDay, losses: Mapping[int, float], figures: dict[str, Figure], texts: Mapping[str, str], *, device: str
+def compare_losses(
+    day: GpuDay, losses: Mapping[int, float], figures: dict[str, Figure], texts: Mapping[str, str], *, words: str
 ) -> Outcome:
+    """The outcome of a training by its losses; a step that the CPU doesn't have differs."""
     worst = 0.0
     for step, loss in losses.items():
         expected = day.figure("finetune-cpu", f"loss {step}")
         worst = max(worst, abs(loss - expected) / abs(expected) if expected else float("inf"))
     figures["worst difference to the CPU's losses"] = worst
-    seen = f"{len(losses)} losses within {worst:.1e} of the CPU's (limit {LIMIT:g}){device}"
+    seen = f"{len(losses)} losses within {worst:.1e} of the CPU's (limit {LIMIT:g}){words}"
     return Outcome(state="as expected" if worst <= LIMIT else "differs", seen=seen, figures=figures, texts=texts)
 
 
-def _read_device(day: GpuDay, name: str) -> str:
+def _describe_memory(day: GpuDay, name: str) -> str:
     memory = [read_number(line.get("memory")) for line in day.read_metrics(name)]
     return f"; {max(filter(None, memory), default=0) / 2**20:.0f} MiB per GPU"
 

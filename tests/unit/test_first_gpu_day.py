@@ -20,7 +20,9 @@ from secret_corpus import CORPUS, read_corpus
 from first_gpu_day.command import BUNDLE, COLUMN, PAGE, RUNS, perform_run, perform_runs, write_day
 from first_gpu_day.day_page import format_table
 from first_gpu_day.day_run import DayRun, Outcome, Result, choose_runs, load_results, save_result
+from first_gpu_day.fault_runs import FAULTS, judge_verdict
 from first_gpu_day.gpu_day import MARK, MOST_TEXT, SIMULATED, GpuDay, parse_reports, read_number
+from first_gpu_day.training_runs import compare_losses
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'>"
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp.exe\x00"
@@ -128,6 +130,43 @@ def test_a_fault_is_injected_only_after_a_yes(tmp_path: Path) -> None:
     outcome = perform_run(day, make_run("c", perform=fail), refuse)
     assert outcome.state == "failed"
     assert outcome.seen.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "wrong"),
+    [
+        ("kill", {}, {}),
+        ("kill", {"ranks": []}, {}),
+        ("kill", {"code": "run-raised"}, {"cause": "wrong: run-raised"}),
+        ("kill", {"nodes": ["n1", "n2"]}, {"node": "wrong: ['n1', 'n2']"}),
+        ("kill", {"ranks": [2]}, {"ranks": "wrong: [2]"}),
+        ("kill", {"nodes": None, "code": SCRIPT + ESCAPES}, {"cause": None, "node": "wrong: None"}),
+        ("memory", {"code": "run-raised", "seen": "raised OutOfMemoryError: CUDA out of memory"}, {}),
+        ("memory", {"code": "run-raised", "seen": "raised KeyError: 'x'"}, {"cause": "wrong: run-raised"}),
+    ],
+)
+def test_a_verdict_is_judged_against_what_was_injected(
+    kind: str, changed: dict[str, Any], wrong: dict[str, str | None]
+) -> None:
+    """Its cause, its node and its ranks, each for itself; one code for all exceptions is not enough."""
+    fault = next(each for each in FAULTS if each.kind == kind)
+    finding = {"code": "run-killed", "nodes": ["n2"], "ranks": [3], "seen": "rank 3 was killed", **changed}
+    judged = judge_verdict(fault, finding, node="n2", ranks=[3])
+    assert {name for name, word in judged.items() if word != "right"} == set(wrong)
+    assert all(str(word).isprintable() for word in judged.values())
+    assert all(judged[name] == word for name, word in wrong.items() if word)
+
+
+def test_losses_are_compared_step_by_step_with_those_of_the_cpu(tmp_path: Path) -> None:
+    """One that is far from the CPU's, or that the CPU doesn't have, is a difference."""
+    day = make_day(tmp_path)
+    figures = {"loss 1": 4.0, "loss 2": 2.0}
+    day.results["finetune-cpu"] = Result(
+        name="finetune-cpu", state="as expected", seen="", seconds=1, at=0, figures=figures, texts={}
+    )
+    near, far, more = ({1: 4.0, 2: 2.001}, {1: 4.0, 2: 2.1}, {1: 4.0, 3: 1.0})
+    states = [compare_losses(day, losses, {}, {}, words="").state for losses in (near, far, more)]
+    assert states == ["as expected", "differs", "differs"]
 
 
 class Elements(HTMLParser):
