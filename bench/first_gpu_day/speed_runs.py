@@ -15,7 +15,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.diagnoses.untrusted import Untrusted
 from first_gpu_day.day_run import DayRun, Figure, Outcome, State
 from first_gpu_day.gpu_day import GpuDay, format_logs, read_number
-from first_gpu_day.training_runs import explain_failure, run_training
+from first_gpu_day.training_runs import explain_failure, new_directory, run_training
 
 # Of what tensors took / the estimate of it.
 _NEAR = (0.8, 1.15)
@@ -107,7 +107,7 @@ def train_shape(
     """`aboard train` of the shape; ranks end after the last step, without a checkpoint."""
     steps = day.sizes.steps
     given = {
-        **_settings(_model(day), day.folder / "trained" / name),
+        **_settings(_model(day), new_directory(day, name)),
         "max_steps": 10 * steps,
         "logging_steps": steps // 4,
         **settings,

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
+from time import time
 from typing import Any
 
 from aboard.diagnoses.untrusted import Untrusted
@@ -34,7 +36,9 @@ def save_and_kill(day: GpuDay) -> Outcome:
     """A training on both nodes that saves while it trains; the last rank kills itself between two saves."""
     half = day.sizes.finetune_steps // 2
     wish = {"kill": [half + 1, day.world - 1]}
-    done = train_example(day, "save", "two", {"sharding": "full", "save_steps": half, "output_dir": _output(day)}, wish)
+    directory = new_directory(day, "save")
+    settings = {"sharding": "full", "save_steps": half, "output_dir": str(directory)}
+    done = train_example(day, "save", "two", settings, wish)
     texts = {"aboard": done.output, "output": format_logs(day.read_logs("save"))}
     finding = find_verdict(day, "save")
     lines = [line for line in day.read_metrics("save") if "loss" in line]
@@ -43,6 +47,7 @@ def save_and_kill(day: GpuDay) -> Outcome:
     stalls = [read_number(line.get("seconds", {}).get("checkpoint")) or 0.0 for line in lines]
     steps = [read_number(line.get("step_seconds")) or 0.0 for line in lines]
     figures: dict[str, Figure] = {"stall of the asynchronous save, s": round(sum(stalls), 4), "step, s": min(steps)}
+    figures["directory"] = directory.name
     figures["verdict"] = f"{finding.get('code')} on {finding.get('nodes')}"
     right = finding.get("code") == "run-killed" and finding.get("nodes") == [day.nodes[-1]]
     seen = f"saved at step {half}, killed at {half + 1}: {figures['verdict']}"
@@ -52,7 +57,8 @@ def save_and_kill(day: GpuDay) -> Outcome:
 def resume_elsewhere(day: GpuDay) -> Outcome:
     """The same training on the first node alone, in another layout, from the checkpoint of both."""
     half = day.sizes.finetune_steps // 2
-    done = train_example(day, "resume", "one", {"sharding": "none", "save_steps": half, "output_dir": _output(day)})
+    directory = day.folder / "trained" / str(day.results["save"].figures["directory"])
+    done = train_example(day, "resume", "one", {"sharding": "none", "save_steps": half, "output_dir": str(directory)})
     texts = {"aboard": done.output, "output": format_logs(day.read_logs("resume"))}
     losses = read_losses(day, "resume")
     if done.code != 0 or not losses:
@@ -76,7 +82,7 @@ def train_example(
     data = {"files": str(folder / "train.jsonl"), "max_length": 64}
     train = {
         "model": str(folder / "model"),
-        "output_dir": str(day.folder / "trained" / name),
+        "output_dir": str(new_directory(day, name)),
         "max_steps": day.sizes.finetune_steps,
         "global_batch_size": 2 * day.world,
         "per_device_train_batch_size": 2,
@@ -112,6 +118,11 @@ def run_training(
         options = [*(options or []), "--env", f"PYTHONPATH={path}", "--env", f"FIRST_GPU_DAY={json.dumps(wish)}"]
     config = day.write_config(name, data=data, train=train)
     return day.aboard(name, "train", config, *(options or []), minutes=minutes)
+
+
+def new_directory(day: GpuDay, name: str) -> Path:
+    """Where a training writes: a run that was interrupted or is repeated must not resume from its checkpoints."""
+    return day.folder / "trained" / f"{name}-{time():.0f}"
 
 
 def read_losses(day: GpuDay, name: str) -> dict[int, float]:
@@ -157,10 +168,6 @@ def compare_losses(
 def _describe_memory(day: GpuDay, name: str) -> str:
     memory = [read_number(line.get("memory")) for line in day.read_metrics(name)]
     return f"; {max(filter(None, memory), default=0) / 2**20:.0f} MiB per GPU"
-
-
-def _output(day: GpuDay) -> str:
-    return str(day.folder / "trained" / "saved")
 
 
 def _declare_finetune(where: str, layout: str) -> DayRun:
