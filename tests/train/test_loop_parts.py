@@ -188,6 +188,7 @@ _HALF, _FULL = torch.bfloat16, torch.float32
         ("llama", {}, torch.float16, (7, 5), "sdpa", "a GPU of the Ampere generation"),
         ("llama", {"head_dim": 512}, _HALF, (9, 0), "sdpa", "heads of up to 256"),
         ("llama", {"attention_dropout": 0.1}, _HALF, (9, 0), "sdpa", "dropout"),
+        ("llama", {}, _HALF, None, "sdpa", "not built with flash attention"),
         ("gemma2", {}, _HALF, (9, 0), "eager", "needs Triton"),
         ("mpt", {}, _HALF, (9, 0), "eager", "can't replace this model's"),
     ],
@@ -196,13 +197,14 @@ def test_a_gpu_separates_documents_without_masks_if_it_can(
     family: str,
     changed: dict[str, Any],
     dtype: torch.dtype,
-    capability: tuple[int, int],
+    capability: tuple[int, int] | None,
     attention: str,
     why: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By torch's kernel for documents; otherwise the log says what masks cost, and why they are needed."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: capability is not None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     shape = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 64, "pad_token_id": 0}
     for chosen in (False, True):

@@ -260,6 +260,7 @@ def patch_cuda(device: Any) -> None:  # noqa: C901 - one table, and the function
     nccl.__dict__.update(version=lambda: NCCL_VERSION, is_available=lambda _tensors=None: True)
     cuda.nccl = sys.modules["torch.cuda.nccl"] = nccl
     torch.version.cuda = "13.0"
+    torch.backends.cuda.is_flash_attention_available = lambda: True
     torch._C._cuda_isCurrentStreamCapturing = lambda: False
     torch._C._cuda_getCurrentRawStream = lambda _index: 0
 

@@ -137,8 +137,8 @@ def replace_dense_attention(
         return None
     if chosen:
         return f"attn_implementation is {attention}"
-    if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < FLASH_SINCE:
-        return "kernels without them need a GPU of the Ampere generation or newer"
+    if obstacle := _find_device_obstacle(device):
+        return obstacle
     if has_capped_scores(model):
         if not can_import("triton"):
             return "flex attention, which can cap scores, needs Triton"
@@ -148,6 +148,15 @@ def replace_dense_attention(
     if obstacle is None:
         model.set_attn_implementation(register_varlen())
     return obstacle
+
+
+def _find_device_obstacle(device: torch.device) -> str | None:
+    if not torch.cuda.is_available():
+        return None
+    if torch.version.hip is not None or not torch.backends.cuda.is_flash_attention_available():
+        return "this torch was not built with flash attention for NVIDIA's GPUs"
+    old = torch.cuda.get_device_capability(device) < FLASH_SINCE
+    return "kernels without them need a GPU of the Ampere generation or newer" if old else None
 
 
 def _make_block_mask(micro: MicroBatch, reach: int) -> BlockMask:
