@@ -8,7 +8,7 @@ import pytest
 from tiny import FAMILIES, tiny_data
 from train_cases import curve, lines, seeded, touched, trained
 from train_crew import Crew
-from train_packed import apart, flat_apart, masks_alike, varlen_apart
+from train_packed import apart, flat_apart, half_losses, masks_alike, varlen_apart
 from train_reference import loss_of, reference_of, references
 
 from aboard.core.plan.training_settings import Training
@@ -159,6 +159,13 @@ def test_bug_11_nor_do_they_by_the_kernel_that_torch_has(family: str, shelf: Pat
     assert logits < 2e-5
     assert outputs < 1e-5
     assert gradients < 1e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_bug_11_packed_losses_in_bfloat16_are_those_of_one_document_a_row(family: str, shelf: Path, crew: Crew) -> None:
+    """By torch's kernel for documents, within a thousandth."""
+    packed, alone = crew.run(1, half_losses, shelf / family)[0]
+    assert packed == pytest.approx(alone, abs=1e-3 * alone)
 
 
 @pytest.mark.nightly
