@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo
 from simulated_gpus import attention_kernels
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
@@ -13,6 +14,7 @@ from transformers.masking_utils import create_masks_for_generate
 
 from aboard.trainer.data.sampling.packed_sequences import PackedSequence
 from aboard.trainer.model.attention_masks import build_masks
+from aboard.trainer.model.compile_layers import compile_layers
 from aboard.trainer.model.varlen_attention import VARLEN, register_varlen
 
 LENGTHS = ((5, 19, 9), (30,), (2, 2, 2, 25))
@@ -77,6 +79,35 @@ def half_losses(folder: Path) -> tuple[float, float]:
         library._destroy()
     one, other = (float(torch.nn.functional.cross_entropy(each.float(), labels)) for each in (packed, alone))
     return one, other
+
+
+def compiled_apart(folder: Path) -> tuple[float, int, int]:
+    """Of compiled layers given ends of documents: how far logits are from plain ones, and their graphs and breaks."""
+    library = attention_kernels.install((9, 0), key="CPU", float32=True)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    try:
+        plain, compiled = (_fixed_logits(folder, compiled=compiled) for compiled in (False, True))
+    finally:
+        library._destroy()
+    counters = torch._dynamo.utils.counters
+    worst = max(float((one - other).abs().max()) for one, other in zip(plain, compiled, strict=True))
+    return worst, counters["stats"]["unique_graphs"], len(counters["graph_break"])
+
+
+def _fixed_logits(folder: Path, *, compiled: bool) -> list[torch.Tensor]:
+    """Of micro-batches with other numbers of documents, each with its backward."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    model.set_attn_implementation(register_varlen())
+    if compiled:
+        compile_layers(model, fixed_length=True)
+    how = build_masks(model, torch.float32)
+    collate, found = how.collate((3, 48)), []
+    for taken in ((0, 1, 2), (1, 1, 0), (2, 2, 2), (0,)):
+        logits = model(**how.inputs(collate([rows()[each] for each in taken]))).logits
+        logits.sum().backward()
+        found.append(logits.detach())
+    return found
 
 
 def _flat_logits(model: torch.nn.Module, dtype: torch.dtype = torch.float32) -> torch.Tensor:

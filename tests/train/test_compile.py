@@ -11,8 +11,10 @@ import pytest
 import torch
 import torch._dynamo
 from model_cases import FAMILIES, SHAPE, training, without_weights
+from tiny import tiny_model
 from train_cases import curve, lines, trained
-from train_crew import Crew
+from train_crew import Crew, run_alone
+from train_packed import compiled_apart
 
 from aboard.core.plan.training_settings import Adapter, Checkpointing, Training
 from aboard.diagnoses import AboardError
@@ -61,6 +63,15 @@ def test_compiling_changes_no_loss(
     assert steps[-1]["compilations"] == steps[0]["compilations"]
     assert end["seconds"]["compile"] > 0.1
     assert sum(end["seconds"].values()) == pytest.approx(end["wall"], abs=1e-6)
+
+
+@pytest.mark.nightly
+def test_one_graph_is_for_any_number_of_documents(tmp_path: Path) -> None:
+    """Packed rows of one length, by a reference for torch's kernel: one compilation, and the plain logits."""
+    run_alone(tiny_model, tmp_path / "mistral", "mistral")
+    apart, graphs, breaks = run_alone(compiled_apart, tmp_path / "mistral")
+    assert apart < 1e-4
+    assert (graphs, breaks) == (1, 0)
 
 
 def kept_when_compiled(folder: Path, checkpointing: Checkpointing) -> int:
