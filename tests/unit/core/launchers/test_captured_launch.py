@@ -355,7 +355,7 @@ NO_CAPTURE = "aboard launch 'n[1-2]' --no-capture -- bash run.sh 'a b'"
         (
             build_parallel_error(FIRST, SECOND),
             "n1: run.sh, line 15, calls torchrun b.py --api-key '[secret]', while run.sh, line 14, calls torchrun",
-            "in place of a loop over nodes, write one srun for all of them; for several trainings, remove the &",
+            "in place of a loop over nodes, write one srun for all of them; for several training runs, remove the &",
         ),
         *(
             (
