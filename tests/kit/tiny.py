@@ -108,5 +108,5 @@ class Answers:
             ids = np.frombuffer((row.text or "").encode(), np.uint8).astype(np.uint32)
             mask = np.cumsum(ids == ord("=")) > 0
             mask[:-1] &= ids[:-1] != ord("=")
-            found.append(EncodedRow(where=row.where, ids=ids, mask=mask))
+            found.append(EncodedRow(location=row.location, ids=ids, mask=mask))
         return found

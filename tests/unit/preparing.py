@@ -38,7 +38,7 @@ class Bytes:
         found: list[EncodedRow | InvalidRow] = []
         for row in rows:
             ids = np.frombuffer((row.text or "").encode(), np.uint8).astype(np.uint32)
-            found.append(EncodedRow(where=row.where, ids=ids, mask=ids != ord(" ")))
+            found.append(EncodedRow(location=row.location, ids=ids, mask=ids != ord(" ")))
         return found
 
 

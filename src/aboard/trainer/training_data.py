@@ -36,7 +36,7 @@ class TrainingData:
     def where(self, draw: SequenceDraw) -> str:
         """File and line of the sequence's first document."""
         bins = self.sources[draw.source]
-        return str(bins.shards.document(bins.bin(draw.bin).documents[0]).where)
+        return str(bins.shards.document(bins.bin(draw.bin).documents[0]).location)
 
     def shuffle_sources(self, seed: int) -> Cursor:
         """The order of training."""

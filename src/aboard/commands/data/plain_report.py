@@ -67,7 +67,7 @@ def format_data_json(report: DataReport) -> str:
         "bins": None if report.fill is None else {**to_plain_value(report.fill), "full": round(report.fill.full, 4)},
         "batch": report.batch,
         "steps": report.steps,
-        "rows_shown": [{"where": str(row.where), "pieces": row.pieces} for row in report.rows],
+        "rows_shown": [{"where": str(row.location), "pieces": row.pieces} for row in report.rows],
         "allowed": report.allowed,
         "findings": report.findings,
     }

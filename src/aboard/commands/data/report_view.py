@@ -83,7 +83,7 @@ def choose_lengths(report: DataReport) -> tuple[LengthCounts, str]:
 def format_lengths(report: DataReport, lengths: LengthCounts, unit: str) -> str:
     middle, most, nearly = (lengths.percentile(share) for share in (0.5, 0.9, 0.99))
     longest = report.statistics.longest
-    where = f" ({longest.where})" if longest else ""
+    where = f" ({longest.location})" if longest else ""
     return f"50 % ≤ {middle:,}, 90 % ≤ {most:,}, 99 % ≤ {nearly:,}, longest {lengths.longest:,} {unit}{where}"
 
 

@@ -32,7 +32,7 @@ class TokenRowView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         row = self._row
-        head = Text.assemble((self._label, "dim"), (str(row.where), "bold"))
+        head = Text.assemble((self._label, "dim"), (str(row.location), "bold"))
         if row.tokens is not None:
             supervised = sum(piece.supervised for piece in row.pieces)
             whole = not any(piece.left_out for piece in row.pieces)
@@ -63,7 +63,7 @@ def format_row_line(row: RowPreview) -> str:
         parts.append(
             f"[… {format_count(piece.left_out, 'token')}]" if piece.left_out else piece.text.visible(LONGEST_TEXT)
         )
-    return f"row {row.where} {''.join(parts)}{CLOSE * inside}"
+    return f"row {row.location} {''.join(parts)}{CLOSE * inside}"
 
 
 def _style_pieces(row: RowPreview) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,7 @@ class DataRow:
     `trains` says for each message whether it may be supervised; None means every answer may be.
     """
 
-    where: RowLocation
+    location: RowLocation
     kind: RowKind
     messages: tuple[ChatMessage, ...] | None = None
     tools: tuple[dict[str, Any], ...] | None = None
@@ -54,19 +54,19 @@ class DataRow:
 class InvalidRow:
     """A row that can't be used: a value to count and show, never an exception."""
 
-    where: RowLocation
+    location: RowLocation
     code: str
     why: Untrusted
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.why.visible(300)}"
+        return f"{self.location}: {self.why.visible(300)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EncodedRow:
     """A row as tokens; mask is True for tokens in the loss."""
 
-    where: RowLocation
+    location: RowLocation
     ids: Ids
     mask: Mask
 

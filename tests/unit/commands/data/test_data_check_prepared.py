@@ -74,7 +74,7 @@ def signs(found: DataStatistics) -> dict[str, tuple[int, list[tuple[str, str, in
             seen.count,
             [
                 (
-                    str(each.where),
+                    str(each.location),
                     each.note.raw(),
                     each.length,
                     [] if each.encoded is None else each.encoded.ids.tolist(),
@@ -125,8 +125,8 @@ def test_a_cached_preparation_is_judged_at_once(cache: Path) -> None:
     Path("a.jsonl").rename("moved.jsonl")
     again = ready(encoder, cache, "moved.jsonl", "b.jsonl").prepared
     assert again.cached
-    assert [str(each.where) for each in again.statistics.find_flagged("broken").examples] == ["moved.jsonl:8"]
-    assert [str(each.where) for each in again.statistics.find_flagged("empty").examples] == ["b.jsonl:21"]
+    assert [str(each.location) for each in again.statistics.find_flagged("broken").examples] == ["moved.jsonl:8"]
+    assert [str(each.location) for each in again.statistics.find_flagged("empty").examples] == ["b.jsonl:21"]
     assert again.statistics.find_flagged("cut").count == first.statistics.find_flagged("cut").count > 0
     wide = ready(encoder, cache, "moved.jsonl", "b.jsonl", length=10_000).prepared
     assert wide.cached

@@ -91,7 +91,7 @@ def test_without_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 ROW = RowPreview(
-    where=WHERE,
+    location=WHERE,
     tokens=9,
     pieces=(
         PreviewToken(text=Untrusted("<s>"), supervised=False, special=True),
@@ -127,7 +127,7 @@ def decode(ids: Sequence[int]) -> str:
 
 def encoded(text: str, *, mask_from: int = 0) -> EncodedRow:
     ids = np.array([*text.encode(), 256], np.uint32)
-    return EncodedRow(where=WHERE, ids=ids, mask=np.arange(len(ids)) >= mask_from)
+    return EncodedRow(location=WHERE, ids=ids, mask=np.arange(len(ids)) >= mask_from)
 
 
 def test_tokens_of_one_character_are_one_piece() -> None:

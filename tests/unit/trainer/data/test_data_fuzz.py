@@ -162,10 +162,10 @@ def read_through(path: Path, encoder: Encoder, rng: Rng) -> Counter[str]:
         found = list(read_rows(chunk, form))
         rows = [row for row in found if isinstance(row, DataRow)]
         results = encoder(rows)
-        assert [result.where for result in results] == [row.where for row in rows]
+        assert [result.location for result in results] == [row.location for row in rows]
         for result in [*results, *(row for row in found if isinstance(row, InvalidRow))]:
-            assert result.where.file == str(path)
-            assert result.where.line >= 1
+            assert result.location.file == str(path)
+            assert result.location.line >= 1
             if isinstance(result, EncodedRow):
                 assert len(result.ids) == len(result.mask) > 0
                 seen["fine"] += 1

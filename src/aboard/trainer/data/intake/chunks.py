@@ -39,7 +39,7 @@ def make_broken_chunk(file: Untrusted, path: str, error: BaseException) -> Chunk
 def make_cut_off_row(location: RowLocation, error: BaseException) -> InvalidRow:
     """The last row of a file whose rest can't be read."""
     why = f"the file can't be read further: {format_error(error)}"
-    return InvalidRow(where=location, code="file-cut", why=Untrusted(why))
+    return InvalidRow(location=location, code="file-cut", why=Untrusted(why))
 
 
 def format_error(error: BaseException) -> str:

@@ -43,7 +43,9 @@ def read_json_array(chunk: Chunk) -> Iterator[Record | InvalidRow]:
                 yield _check_item(item, RowLocation(file=chunk.file, line=row, unit="row"))
     except _JsonError as trouble:
         where = RowLocation(file=chunk.file, line=row + 1, unit="row")
-        yield InvalidRow(where=where, code=trouble.code, why=Untrusted(f"{trouble}; the rest of the file is not read"))
+        yield InvalidRow(
+            location=where, code=trouble.code, why=Untrusted(f"{trouble}; the rest of the file is not read")
+        )
     except STREAM_ERRORS as error:
         yield make_cut_off_row(RowLocation(file=chunk.file, line=row + 1, unit="row"), error)
 
@@ -180,11 +182,11 @@ def _read_object_rows(window: _JsonWindow) -> Iterator[Any]:
 def _check_item(item: object, location: RowLocation) -> Record | InvalidRow:
     if has_lone_surrogate(item):
         return InvalidRow(
-            where=location, code="row-utf8", why=Untrusted("bytes that are not UTF-8, or a lone surrogate")
+            location=location, code="row-utf8", why=Untrusted("bytes that are not UTF-8, or a lone surrogate")
         )
     if not isinstance(item, dict):
         why = f"{describe_json_type(item)}, where an object with columns was expected"
-        return InvalidRow(where=location, code="row-type", why=Untrusted(why))
+        return InvalidRow(location=location, code="row-type", why=Untrusted(why))
     return location, item
 
 

@@ -38,10 +38,10 @@ def _read_records(
             for number, line in _read_numbered_lines(file, chunk):
                 where = RowLocation(file=chunk.file, line=number)
                 if isinstance(line, str):
-                    yield InvalidRow(where=where, code="row-long", why=Untrusted(line))
+                    yield InvalidRow(location=where, code="row-long", why=Untrusted(line))
                 elif line.startswith(_UTF16):
                     why = "the file is UTF-16, not UTF-8; convert it with: iconv -f UTF-16 -t UTF-8"
-                    yield InvalidRow(where=where, code="row-utf8", why=Untrusted(why))
+                    yield InvalidRow(location=where, code="row-utf8", why=Untrusted(why))
                     return
                 elif line.strip():
                     yield parse_line(line, where)
@@ -71,14 +71,14 @@ def parse_json_line(line: bytes, location: RowLocation) -> Record | InvalidRow:
             return location, value
         else:
             code, why = "row-type", f"{describe_json_type(value)}, where an object with columns was expected"
-    return InvalidRow(where=location, code=code, why=Untrusted(why))
+    return InvalidRow(location=location, code=code, why=Untrusted(why))
 
 
 def _parse_text_line(line: bytes, location: RowLocation) -> Record | InvalidRow:
     try:
         return location, {"text": line.rstrip(b"\r\n").decode()}
     except UnicodeDecodeError as error:
-        return InvalidRow(where=location, code="row-utf8", why=Untrusted(_format_utf8_error(error, line)))
+        return InvalidRow(location=location, code="row-utf8", why=Untrusted(_format_utf8_error(error, line)))
 
 
 def _format_utf8_error(error: UnicodeDecodeError, line: bytes) -> str:

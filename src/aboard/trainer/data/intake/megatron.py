@@ -95,7 +95,7 @@ def read_megatron_rows(chunk: Chunk) -> Iterator[DataRow | InvalidRow]:
                 where = RowLocation(file=chunk.file, line=at + 1, unit="row")
                 sequences = _locate_sequences(index, first, end, size)
                 if isinstance(sequences, str):
-                    yield InvalidRow(where=where, code="row-tokens", why=Untrusted(sequences))
+                    yield InvalidRow(location=where, code="row-tokens", why=Untrusted(sequences))
                     continue
                 width = index.kind.itemsize
                 parts = [
@@ -149,9 +149,9 @@ def _locate_sequences(index: _Index, first: int, end: int, size: int) -> list[tu
 
 def _make_row(tokens: np.ndarray, location: RowLocation) -> DataRow | InvalidRow:
     if not len(tokens):
-        return InvalidRow(where=location, code="row-empty", why=Untrusted("a document without tokens"))
+        return InvalidRow(location=location, code="row-empty", why=Untrusted("a document without tokens"))
     if tokens.min() < 0 or tokens.max() > _MAX_TOKEN:
         why = f"{int(tokens.min())} or {int(tokens.max())} is not a token id"
-        return InvalidRow(where=location, code="row-tokens", why=Untrusted(why))
+        return InvalidRow(location=location, code="row-tokens", why=Untrusted(why))
     ids: Ids = tokens.astype(np.uint32)
-    return DataRow(where=location, kind="tokens", ids=ids)
+    return DataRow(location=location, kind="tokens", ids=ids)

@@ -142,7 +142,9 @@ def _convert_batch(batch: pa.RecordBatch, file: Untrusted, first: int) -> Iterat
                 yield from _convert_batch(batch.slice(at, 1), file, first + at)
         else:
             why = f"a value that can't be read: {format_error(error)}"
-            yield InvalidRow(where=RowLocation(file=file, line=first, unit="row"), code="row-utf8", why=Untrusted(why))
+            yield InvalidRow(
+                location=RowLocation(file=file, line=first, unit="row"), code="row-utf8", why=Untrusted(why)
+            )
         return
     for at in range(batch.num_rows):
         record = {name: column[at] for name, column in zip(names, columns, strict=True)}

@@ -58,4 +58,4 @@ def read_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterab
             return read_arrow_records(chunk, columns)
         case _:
             where = RowLocation(file=chunk.file, line=1)
-            return [InvalidRow(where=where, code="file-unreadable", why=chunk.why)]
+            return [InvalidRow(location=where, code="file-unreadable", why=chunk.why)]

@@ -40,7 +40,7 @@ def build_row(record: Record, row_format: RowFormat) -> DataRow | InvalidRow:
     try:
         return _ROW_BUILDERS[row_format.name](where, fields, row_format.columns)
     except InvalidRowError as error:
-        return InvalidRow(where=where, code=error.code, why=error.why)
+        return InvalidRow(location=where, code=error.code, why=error.why)
 
 
 def _build_alpaca(location: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
@@ -62,19 +62,21 @@ def _build_alpaca(location: RowLocation, fields: dict[str, Any], _: tuple[str, .
     answer: ChatMessage = {"role": "assistant", "content": output}
     start: tuple[ChatMessage, ...] = ({"role": "system", "content": system},) if system else ()
     prompt = f"{system}\n\n{instructions}" if system else instructions
-    return DataRow(where=location, kind="pair", prompt=prompt, completion=output, messages=(*start, question, answer))
+    return DataRow(
+        location=location, kind="pair", prompt=prompt, completion=output, messages=(*start, question, answer)
+    )
 
 
 def _build_sharegpt(location: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
     turns = _require_column(fields, columns[0])
     messages = parse_sharegpt_turns(turns, columns[0], fields.get("system"))
-    return DataRow(where=location, kind="chat", messages=messages, tools=parse_tools(fields.get("tools")))
+    return DataRow(location=location, kind="chat", messages=messages, tools=parse_tools(fields.get("tools")))
 
 
 def _build_messages(location: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
     messages, trains = parse_openai_turns(_require_column(fields, columns[0]), columns[0])
     return DataRow(
-        where=location, kind="chat", messages=messages, trains=trains, tools=parse_tools(fields.get("tools"))
+        location=location, kind="chat", messages=messages, trains=trains, tools=parse_tools(fields.get("tools"))
     )
 
 
@@ -86,7 +88,7 @@ def _build_pair(location: RowLocation, fields: dict[str, Any], _: tuple[str, ...
         trains = (False,) * len(prompt_messages) + (weights or (True,) * len(completion_messages))
         row_tools = parse_tools(fields.get("tools"))
         return DataRow(
-            where=location,
+            location=location,
             kind="chat",
             messages=(*prompt_messages, *completion_messages),
             trains=trains,
@@ -95,14 +97,14 @@ def _build_pair(location: RowLocation, fields: dict[str, Any], _: tuple[str, ...
     prompt, completion = require_text(prompt, "prompt"), require_text(completion, "completion")
     if not prompt and not completion:
         raise InvalidRowError("row-empty", "prompt and completion are empty")
-    return DataRow(where=location, kind="pair", prompt=prompt, completion=completion)
+    return DataRow(location=location, kind="pair", prompt=prompt, completion=completion)
 
 
 def _build_text(location: RowLocation, fields: dict[str, Any], columns: tuple[str, ...]) -> DataRow:
     content = require_text(_require_column(fields, columns[0]), columns[0])
     if not content.strip():
         raise InvalidRowError("row-empty", f"{columns[0]} is empty")
-    return DataRow(where=location, kind="text", text=content)
+    return DataRow(location=location, kind="text", text=content)
 
 
 def _build_tokens(location: RowLocation, fields: dict[str, Any], _: tuple[str, ...]) -> DataRow:
@@ -125,7 +127,7 @@ def _build_tokens(location: RowLocation, fields: dict[str, Any], _: tuple[str, .
     if ids.min() < 0 or ids.max() > _MAX_TOKEN:
         raise InvalidRowError("row-tokens", f"{int(ids.min() if ids.min() < 0 else ids.max())} is not a token id")
     token_ids: Ids = ids.astype(np.uint32)
-    return DataRow(where=location, kind="tokens", ids=token_ids, mask=mask)
+    return DataRow(location=location, kind="tokens", ids=token_ids, mask=mask)
 
 
 _ROW_BUILDERS: dict[FormatName, Callable[[RowLocation, dict[str, Any], tuple[str, ...]], DataRow]] = {

@@ -79,6 +79,7 @@ def format_share(count: int, total: int, noun: str = "rows") -> str:
 def format_locations(flagged: FlaggedRows, limit: int = 100) -> str:
     """The first few, each with its note: `a.jsonl:17 (invalid JSON), a.jsonl:20`."""
     examples = [
-        f"{each.where} ({each.note.visible(limit)})" if each.note else str(each.where) for each in flagged.examples
+        f"{each.location} ({each.note.visible(limit)})" if each.note else str(each.location)
+        for each in flagged.examples
     ]
     return f"{', '.join(examples)}{' …' if flagged.count > len(examples) else ''}"

@@ -15,7 +15,7 @@ MAX_EXAMPLE_TOKENS = 4096
 class ExampleRow:
     """A flagged row: its location, a note, and its first tokens out of `length`, if it has any."""
 
-    where: RowLocation
+    location: RowLocation
     note: Untrusted = NO_TEXT
     encoded: EncodedRow | None = None
     length: int = 0
@@ -41,10 +41,12 @@ def make_example(location: RowLocation, note: Untrusted, encoded: EncodedRow | N
     length = 0 if encoded is None else len(encoded.ids)
     if encoded is not None and length > MAX_EXAMPLE_TOKENS:
         encoded = EncodedRow(
-            where=location, ids=encoded.ids[:MAX_EXAMPLE_TOKENS].copy(), mask=encoded.mask[:MAX_EXAMPLE_TOKENS].copy()
+            location=location,
+            ids=encoded.ids[:MAX_EXAMPLE_TOKENS].copy(),
+            mask=encoded.mask[:MAX_EXAMPLE_TOKENS].copy(),
         )
-    return ExampleRow(where=location, note=note, encoded=encoded, length=length)
+    return ExampleRow(location=location, note=note, encoded=encoded, length=length)
 
 
 def _get_position(row: ExampleRow) -> tuple[Untrusted, int]:
-    return row.where.file, row.where.line
+    return row.location.file, row.location.line

@@ -58,7 +58,7 @@ class _TruncationCounter:
             ids, mask = self._shards.span(start + int(document["offset"]), int(document["length"]))
             origin = int(document["origin"])
             where = self._shards.where(origin, int(document["line"]))
-            encoded = EncodedRow(where=where, ids=ids, mask=mask)
+            encoded = EncodedRow(location=where, ids=ids, mask=mask)
             for name, note in flag_truncation(encoded, self._limit):
                 # Lines of a file come in order, so no later one can be among the first.
                 example_count = self._kept.get((name, origin), 0)

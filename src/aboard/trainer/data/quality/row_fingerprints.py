@@ -73,12 +73,12 @@ class RowFingerprints:
 def compute_fingerprints(rows: Iterable[DataRow]) -> RowFingerprints:
     rows_by_file: dict[Untrusted, list[DataRow]] = {}
     for row in rows:
-        rows_by_file.setdefault(row.where.file, []).append(row)
+        rows_by_file.setdefault(row.location.file, []).append(row)
     parts = [
         FileFingerprints(
-            like=file_rows[0].where,
+            like=file_rows[0].location,
             hashes=np.frombuffer(b"".join(fingerprint_row(row)[:8] for row in file_rows), np.uint64),
-            lines=np.array([row.where.line for row in file_rows], np.uint64),
+            lines=np.array([row.location.line for row in file_rows], np.uint64),
         )
         for file_rows in rows_by_file.values()
     ]

@@ -22,7 +22,7 @@ class SampledRow:
     `blanks` counts answers without a visible character. `repeated` says that the answer contains the same text twice.
     """
 
-    where: RowLocation
+    location: RowLocation
     kind: str
     prompt: str
     answer: str
@@ -36,7 +36,7 @@ class SampledRow:
     @property
     def rank(self) -> tuple[int, str, int]:
         """Decides which rows are kept: by runs of lines in random order, whatever the order of addition."""
-        return _mix_bits(self.where.line), self.where.file.raw(), self.where.line
+        return _mix_bits(self.location.line), self.location.file.raw(), self.location.line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def sample_rows(rows: Iterable[DataRow], bound: int | None = None) -> RowSample:
         rows=_keep_first(
             _shorten_row(row)
             for row in rows
-            if row.kind != "tokens" and (bound is None or _mix_bits(row.where.line) <= bound)
+            if row.kind != "tokens" and (bound is None or _mix_bits(row.location.line) <= bound)
         )
     )
 
@@ -101,7 +101,7 @@ def _shorten_row(row: DataRow) -> SampledRow:
         prompt, system = "\n".join(asked), "\n".join(told)
     answer = "\n".join(answers)
     return SampledRow(
-        where=row.where,
+        location=row.location,
         kind=row.kind,
         prompt=_drop_surrogates(prompt[:_MAX_PROMPT]),
         answer=_drop_surrogates(answer[:MAX_ANSWER]),

@@ -27,8 +27,8 @@ class CheckedRow:
     encoded: EncodedRow | InvalidRow | None = None
 
     @property
-    def where(self) -> RowLocation:
-        return self.row.where
+    def location(self) -> RowLocation:
+        return self.row.location
 
     @cached_property
     def broken(self) -> InvalidRow | None:
@@ -55,12 +55,12 @@ class LongestRow:
     """The longest row; the first one if several are equally long."""
 
     length: int
-    where: RowLocation
+    location: RowLocation
 
     @property
     def rank(self) -> tuple[int, Untrusted, int]:
         """Sorts the longest first, equally long rows by location, so that the order of addition doesn't matter."""
-        return -self.length, self.where.file, self.where.line
+        return -self.length, self.location.file, self.location.line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def count_rows(
         tokens = item.encoded if isinstance(item.encoded, EncodedRow) else None
         for inspect in inspectors:
             for name, note in inspect(item, settings):
-                examples[name].append(ExampleRow(where=item.where, note=note, encoded=tokens))
+                examples[name].append(ExampleRow(location=item.location, note=note, encoded=tokens))
         if isinstance(item.row, DataRow) and tokens is not None:
             encoded[item.row.kind].append(tokens)
     rows = [item.row for item in every if isinstance(item.row, DataRow)]
@@ -151,9 +151,9 @@ def count_rows(
 
 def _measure_row(checked: CheckedRow) -> LongestRow | None:
     if isinstance(checked.encoded, EncodedRow):
-        return LongestRow(length=len(checked.encoded.ids), where=checked.where)
+        return LongestRow(length=len(checked.encoded.ids), location=checked.location)
     if checked.encoded is None and isinstance(checked.row, DataRow):
-        return LongestRow(length=checked.characters, where=checked.where)
+        return LongestRow(length=checked.characters, location=checked.location)
     return None
 
 
@@ -163,7 +163,7 @@ def _pick_longest(*candidates: LongestRow | None) -> LongestRow | None:
 
 def _make_flagged(rows: Sequence[ExampleRow]) -> FlaggedRows:
     first = (FlaggedRows() + FlaggedRows(examples=tuple(rows))).examples
-    examples = tuple(make_example(each.where, each.note, each.encoded) for each in first)
+    examples = tuple(make_example(each.location, each.note, each.encoded) for each in first)
     return FlaggedRows(count=len(rows), examples=examples)
 
 

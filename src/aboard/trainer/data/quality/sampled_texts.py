@@ -98,7 +98,7 @@ class SampledTexts:
 
 def build_texts(evidence: DataEvidence) -> SampledTexts:
     return SampledTexts(
-        rows=tuple(sorted(evidence.statistics.sample.rows, key=lambda row: (row.where.file, row.where.line)))
+        rows=tuple(sorted(evidence.statistics.sample.rows, key=lambda row: (row.location.file, row.location.line)))
     )
 
 
@@ -152,7 +152,7 @@ def _judge_share(sign: RowSign) -> Severity | None:
 def _build_finding(evidence: DataEvidence, texts: SampledTexts, sign: RowSign, severity: Severity) -> Finding:
     shown = [texts.rows[at] for at in sign.rows[:MAX_EXAMPLES]]
     examples = ", ".join(
-        f"{row.where} ('{escape_text(row.prompt if sign.show_prompt else row.answer, _SHOWN)}')" for row in shown
+        f"{row.location} ('{escape_text(row.prompt if sign.show_prompt else row.answer, _SHOWN)}')" for row in shown
     )
     sampled = len(texts.rows) < evidence.statistics.rows - evidence.statistics.broken
     return sign.diagnosis.finding(
@@ -163,8 +163,8 @@ def _build_finding(evidence: DataEvidence, texts: SampledTexts, sign: RowSign, s
         f"{' …' if len(sign.rows) > MAX_EXAMPLES else ''}",
         why=sign.why,
         fix=join_fixes(
-            build_view_fix(shown[0].where, sign.diagnosis),
-            _build_removal_fix(evidence, sign, shown[0].where),
+            build_view_fix(shown[0].location, sign.diagnosis),
+            _build_removal_fix(evidence, sign, shown[0].location),
             evidence.allow(sign.diagnosis),
         ),
     )

@@ -41,17 +41,17 @@ def encode_statistics(statistics: DataStatistics, origin: int | None = None) -> 
         "signs": {
             name: {
                 "count": flagged.count,
-                "examples": [_encode_example(each, place(each.where)) for each in flagged.examples],
+                "examples": [_encode_example(each, place(each.location)) for each in flagged.examples],
             }
             for name, flagged in sorted(statistics.signs.items())
         },
         "characters": _encode_lengths(statistics.characters),
         "by_kind": {kind: _encode_lengths(each) for kind, each in sorted(statistics.by_kind.items())},
         "supervised": statistics.supervised,
-        "sample": [[place(each.where), *_list_sampled_texts(each)] for each in statistics.sample.rows],
+        "sample": [[place(each.location), *_list_sampled_texts(each)] for each in statistics.sample.rows],
         "longest": None
         if statistics.longest is None
-        else {"length": statistics.longest.length, "place": place(statistics.longest.where)},
+        else {"length": statistics.longest.length, "place": place(statistics.longest.location)},
     }
 
 
@@ -73,7 +73,7 @@ def decode_statistics(content: Mapping[str, Any], where: LocationResolver) -> Da
         by_kind={kind: _decode_lengths(each) for kind, each in content["by_kind"].items()},
         supervised=int(content["supervised"]),
         sample=_decode_sample(content["sample"], where),
-        longest=None if longest is None else LongestRow(length=longest["length"], where=where(*longest["place"])),
+        longest=None if longest is None else LongestRow(length=longest["length"], location=where(*longest["place"])),
     )
 
 
@@ -85,7 +85,9 @@ def _list_sampled_texts(row: SampledRow) -> list[str | int]:
 
 
 def _decode_sample(content: Sequence[Any], where: LocationResolver) -> RowSample:
-    rows = (SampledRow(where=where(*place), **dict(zip(_SAMPLED, values, strict=True))) for place, *values in content)
+    rows = (
+        SampledRow(location=where(*place), **dict(zip(_SAMPLED, values, strict=True))) for place, *values in content
+    )
     return RowSample() + RowSample(rows=tuple(rows))
 
 
@@ -102,8 +104,8 @@ def _decode_example(content: Mapping[str, Any], where: LocationResolver) -> Exam
     encoded = None
     if "ids" in content:
         mask = np.array([bit == "1" for bit in content["mask"]], np.bool_)
-        encoded = EncodedRow(where=place, ids=np.array(content["ids"], np.uint32), mask=mask)
-    return ExampleRow(where=place, note=Untrusted(str(content["note"])), encoded=encoded, length=content["length"])
+        encoded = EncodedRow(location=place, ids=np.array(content["ids"], np.uint32), mask=mask)
+    return ExampleRow(location=place, note=Untrusted(str(content["note"])), encoded=encoded, length=content["length"])
 
 
 def _encode_lengths(lengths: LengthCounts) -> dict[str, Any]:

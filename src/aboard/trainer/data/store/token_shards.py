@@ -28,7 +28,7 @@ class TokenDocument:
     at: int
     ids: Ids
     mask: Mask
-    where: RowLocation
+    location: RowLocation
     whole: bool
     content: int
 
@@ -70,7 +70,7 @@ class TokenShards:
         ids, mask = self.span(at, int(entry["length"]))
         where = self.where(int(entry["origin"]), int(entry["line"]))
         return TokenDocument(
-            at=at, ids=ids, mask=mask, where=where, whole=bool(entry["whole"]), content=int(entry["content"])
+            at=at, ids=ids, mask=mask, location=where, whole=bool(entry["whole"]), content=int(entry["content"])
         )
 
     def where(self, origin: int, line: int) -> RowLocation:

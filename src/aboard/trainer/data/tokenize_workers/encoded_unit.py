@@ -158,7 +158,7 @@ class _Draft:
                 documents.append((result, row))
         self.statistics += collect_statistics(items, self._settings, prints=False, earlier=self.statistics.sample)
         self.rows += len(batch)
-        self._unit = batch[-1].where.unit
+        self._unit = batch[-1].location.unit
         if documents:
             self._write(documents)
 
@@ -185,16 +185,16 @@ class _Draft:
         if isinstance(encoded, InvalidRow):
             return encoded
         if not len(encoded.ids):
-            return InvalidRow(where=encoded.where, code="row-empty", why=Untrusted("it has no tokens"))
+            return InvalidRow(location=encoded.location, code="row-empty", why=Untrusted("it has no tokens"))
         if encoded.ids.max() < self._vocabulary:
             return encoded
         why = f"token {encoded.ids.max()} is not in the tokenizer's vocabulary of {self._vocabulary}"
-        return InvalidRow(where=encoded.where, code="token-unknown", why=Untrusted(why))
+        return InvalidRow(location=encoded.location, code="token-unknown", why=Untrusted(why))
 
     def _note(self, invalid: InvalidRow) -> None:
         self._broken[invalid.code] += 1
         if len(self._broken_first) < MAX_BROKEN_ROWS:
-            row = BrokenRow(origin=self._origin, line=invalid.where.line, code=invalid.code, why=invalid.why)
+            row = BrokenRow(origin=self._origin, line=invalid.location.line, code=invalid.code, why=invalid.why)
             self._broken_first.append(row)
 
     def _write(self, pairs: Sequence[tuple[EncodedRow, DataRow]]) -> None:
@@ -207,7 +207,7 @@ class _Draft:
         documents["offset"] = self.tokens + np.cumsum(documents["length"]) - documents["length"]
         documents["whole"] = [row.kind in {"chat", "pair"} for _, row in pairs]
         documents["origin"] = self._origin
-        documents["line"] = [row.where.line for _, row in pairs]
+        documents["line"] = [row.location.line for _, row in pairs]
         documents["content"] = [_hash_tokens(encoded) for encoded, _ in pairs]
         ids = np.concatenate([encoded.ids for encoded, _ in pairs])
         self._files[TOKENS].write(ids.astype(self._dtype).tobytes())

@@ -59,5 +59,5 @@ def build_item_preview(checked: CheckedRow, inspector: TokenizerInspector | None
         return inspector.build_preview(checked.encoded, limit=limit)
     texts = [f"{who}: {text}\n" for who, text in checked.texts]
     return RowPreview(
-        where=checked.where, pieces=tuple(PreviewToken(text=Untrusted(text), supervised=False) for text in texts)
+        location=checked.location, pieces=tuple(PreviewToken(text=Untrusted(text), supervised=False) for text in texts)
     )

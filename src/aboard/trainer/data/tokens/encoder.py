@@ -93,9 +93,9 @@ class Encoder:
                     else:
                         texts[at] = limits.run(partial(self._write_text, row))
                 except InvalidRowError as error:
-                    results[at] = InvalidRow(where=row.where, code=error.code, why=error.why)
+                    results[at] = InvalidRow(location=row.location, code=error.code, why=error.why)
                 except RenderLimitError as error:
-                    raise self._make_limit_error(f"for {row.where}", error) from None
+                    raise self._make_limit_error(f"for {row.location}", error) from None
         for at, tokens in zip(texts, self._passages(list(texts.values())), strict=True):
             results[at] = self._finish_row(rows[at], tokens)
         return [results[at] for at in range(len(rows))]
@@ -122,7 +122,7 @@ class Encoder:
             raise InvalidRowError("row-tokens", why)
         mask = np.ones(len(ids), np.bool_) if row.mask is None else row.mask.copy()
         mask[:1] = False
-        return EncodedRow(where=row.where, ids=ids, mask=mask)
+        return EncodedRow(location=row.location, ids=ids, mask=mask)
 
     def _write_text(self, row: DataRow) -> SupervisedText:
         spans: list[Span] | None
@@ -160,12 +160,12 @@ class Encoder:
 
     def _finish_row(self, row: DataRow, tokens: TokensAndMask | InvalidRowError) -> EncodedRow | InvalidRow:
         if isinstance(tokens, InvalidRowError):
-            return InvalidRow(where=row.where, code=tokens.code, why=tokens.why)
+            return InvalidRow(location=row.location, code=tokens.code, why=tokens.why)
         ids, mask = tokens if self._is_rendered(row) else self._add_bos_eos(*tokens)
         if not len(ids):
-            return InvalidRow(where=row.where, code="row-empty", why=Untrusted("it has no tokens"))
+            return InvalidRow(location=row.location, code="row-empty", why=Untrusted("it has no tokens"))
         mask[0] = False
-        return EncodedRow(where=row.where, ids=ids, mask=mask)
+        return EncodedRow(location=row.location, ids=ids, mask=mask)
 
     def _add_bos_eos(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
         """Adds BOS and EOS, unless the text has its own."""

@@ -30,7 +30,7 @@ class PreviewToken:
 class RowPreview:
     """A row to display; without a tokenizer, each of its texts is one piece."""
 
-    where: RowLocation
+    location: RowLocation
     pieces: tuple[PreviewToken, ...]
     tokens: int | None = None
 
@@ -59,7 +59,7 @@ def build_row_preview(
         at = stop
     if at < length:
         pieces.append(_make_gap(length - at))
-    return RowPreview(where=encoded.where, pieces=tuple(pieces), tokens=length)
+    return RowPreview(location=encoded.location, pieces=tuple(pieces), tokens=length)
 
 
 def _make_gap(tokens: int) -> PreviewToken:

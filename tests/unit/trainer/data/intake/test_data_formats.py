@@ -214,7 +214,7 @@ def test_misshapen(given: str, fields: dict[str, Any], code: str, why: str) -> N
     """A row that doesn't fit the format says its place, its kind of trouble, and what was seen."""
     found = shaped(fields, format_name=given)
     assert isinstance(found, InvalidRow)
-    assert (found.where, found.code) == (HERE, code)
+    assert (found.location, found.code) == (HERE, code)
     assert why in found.why
 
 
@@ -244,7 +244,7 @@ def test_tokens_of_parquet(tmp_path: Path) -> None:
         [5, 6],
     ]
     assert isinstance(found[2], InvalidRow)
-    assert (found[2].where.line, found[2].code) == (3, "row-columns")
+    assert (found[2].location.line, found[2].code) == (3, "row-columns")
 
 
 def write_megatron(folder: Path, documents: list[list[list[int]]], *, kind: int, dtype: str, table: bool) -> str:
@@ -273,7 +273,7 @@ def test_megatron(tmp_path: Path, kind: int, dtype: str, layout: str) -> None:
         chunks = list_source_chunks(SourceSpec(path=path.replace(".idx", ".bin")), chunk_bytes=every)
         found = [each for chunk in chunks for each in read_rows(chunk, detect_format(chunks))]
         assert [each.ids.tolist() for each in found if isinstance(each, DataRow) and each.ids is not None] == wanted
-        assert [each.where.line for each in found] == list(range(1, len(wanted) + 1))
+        assert [each.location.line for each in found] == list(range(1, len(wanted) + 1))
 
 
 def test_megatron_without_all_its_tokens(tmp_path: Path) -> None:
@@ -300,8 +300,10 @@ def test_megatron_that_is_none(tmp_path: Path, content: bytes) -> None:
 
 def test_parts() -> None:
     """A share of the rows is validation, by content alone, whatever the order; what is broken is told once."""
-    rows: list[DataRow | InvalidRow] = [DataRow(where=HERE, kind="text", text=str(number)) for number in range(2_000)]
-    broken = InvalidRow(where=HERE, code="row-json", why=Untrusted("x"))
+    rows: list[DataRow | InvalidRow] = [
+        DataRow(location=HERE, kind="text", text=str(number)) for number in range(2_000)
+    ]
+    broken = InvalidRow(location=HERE, code="row-json", why=Untrusted("x"))
     train = list(SplitSide(name="train", share=0.1).of([*rows, broken]))
     held = list(SplitSide(name="validation", share=0.1).of([*reversed(rows), broken]))
     assert 140 < len(held) < 260
@@ -317,7 +319,7 @@ def test_fingerprints() -> None:
     """Equal content has one fingerprint wherever it stands; other content has another."""
     there = RowLocation(file=Untrusted("b.parquet"), line=1, unit="row")
     assert fingerprint_row(row({"messages": [ASKED, ANSWER]})) == fingerprint_row(
-        DataRow(where=there, kind="chat", messages=(dict(reversed(ASKED.items())), ANSWER))
+        DataRow(location=there, kind="chat", messages=(dict(reversed(ASKED.items())), ANSWER))
     )
     rows = [
         row({"messages": [ASKED, ANSWER]}),

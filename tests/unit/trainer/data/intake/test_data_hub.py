@@ -103,7 +103,7 @@ def test_cached(cached: Path) -> None:
     assert cached.is_dir()
     chunks = list_hub_chunks("owner/name", config=None, split="train", every=1)
     rows = [row for chunk in chunks for row in read_rows(chunk, detect_format(chunks))]
-    assert [(str(row.where), row.text) for row in rows if isinstance(row, DataRow)] == [
+    assert [(str(row.location), row.text) for row in rows if isinstance(row, DataRow)] == [
         (f"hub:owner/name/train row {at + 1}", f"train-{at // 3}-{at % 3}") for at in range(9)
     ]
 
@@ -119,7 +119,7 @@ def test_a_split_and_a_revision_are_what_is_read(cached: Path) -> None:
         opened = open_source(f"owner/name?split=test&revision={revision}", request)
         first = next(iter(read_rows(opened.chunks[0], opened.format)))
         assert isinstance(first, DataRow)
-        assert (str(first.where), first.text) == (f"hub:owner/name@{revision}/test row 1", "test-0-0")
+        assert (str(first.location), first.text) == (f"hub:owner/name@{revision}/test row 1", "test-0-0")
     branch.write_text("f" * 40)
     for revision in ("main", "v2"):
         with pytest.raises(AboardError, match=f"the cache has revision {COMMIT} of 'owner/name', not {revision}"):

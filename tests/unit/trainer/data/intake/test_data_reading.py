@@ -43,7 +43,7 @@ def rows(path: str, **spec: Any) -> list[DataRow | InvalidRow]:
 
 def told(path: str, **spec: Any) -> list[tuple[int, str | None]]:
     """Line and text of each row, line and code of what is broken."""
-    return [(row.where.line, row.text if isinstance(row, DataRow) else row.code) for row in rows(path, **spec)]
+    return [(row.location.line, row.text if isinstance(row, DataRow) else row.code) for row in rows(path, **spec)]
 
 
 def test_lines(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_bad_line(tmp_path: Path, line: bytes, code: str, word: str) -> None:
     path = put(tmp_path / "a.jsonl", lines("one").encode() + line + b"\n" + lines("two").encode())
     first, broken, last = rows(path)
     assert isinstance(broken, InvalidRow)
-    assert (broken.code, broken.where.line) == (code, 2)
+    assert (broken.code, broken.location.line) == (code, 2)
     assert str(broken).startswith(f"{path}:2: ")
     assert word in broken.why
     assert isinstance(first, DataRow)
@@ -152,7 +152,7 @@ def test_any_cut(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end
     parts = {chunk: list(read_rows(chunk, TEXT)) for chunk in reversed(chunks)}
     assert [row for chunk in chunks for row in parts[chunk]] == whole
     assert sum(chunk.size for chunk in chunks) == Path(path).stat().st_size
-    assert [row.where.line for row in whole] == [at for at, text in enumerate(texts, start=1) if text]
+    assert [row.location.line for row in whole] == [at for at, text in enumerate(texts, start=1) if text]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_bad_json(tmp_path: Path, text: str, count: int, word: str) -> None:
     *fine, broken = rows(put(tmp_path / "a.json", text))
     assert len(fine) == count
     assert isinstance(broken, InvalidRow)
-    assert broken.where.line == count + 1
+    assert broken.location.line == count + 1
     assert word in broken.why
 
 
@@ -258,10 +258,10 @@ def test_parquet(tmp_path: Path) -> None:
     chunks = list_source_chunks(SourceSpec(path=path), chunk_bytes=1)
     assert [(chunk.start, chunk.first) for chunk in chunks] == [(at, 100 * at + 1) for at in range(10)]
     found = [row for chunk in chunks for row in read_rows(chunk, TEXT)]
-    assert [(row.where.line, row.text) for row in found if isinstance(row, DataRow)] == [
+    assert [(row.location.line, row.text) for row in found if isinstance(row, DataRow)] == [
         (at + 1, f"row {at}") for at in range(1_000)
     ]
-    assert str(found[16].where) == f"{path} row 17"
+    assert str(found[16].location) == f"{path} row 17"
 
 
 def test_parquet_cut_off(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_parquet_cut_off(tmp_path: Path) -> None:
     (found,) = rows(put(tmp_path / "b.parquet", content[:-20]))
     assert isinstance(found, InvalidRow)
     assert found.code == "file-unreadable"
-    assert found.where.file.endswith("b.parquet")
+    assert found.location.file.endswith("b.parquet")
 
 
 def test_parquet_bad_text(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_arrow(tmp_path: Path, writer: Any) -> None:
     chunks = list_source_chunks(SourceSpec(path=path), chunk_bytes=1)
     assert [chunk.first for chunk in chunks] == [1, 11, 21, 31, 41]
     found = [row for chunk in reversed(chunks) for row in read_rows(chunk, TEXT)]
-    assert sorted(row.where.line for row in found) == list(range(1, 51))
+    assert sorted(row.location.line for row in found) == list(range(1, 51))
     assert all(isinstance(row, DataRow) for row in found)
 
 

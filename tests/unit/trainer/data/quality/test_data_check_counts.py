@@ -27,17 +27,17 @@ TERMS = EncodingSettings(tokenizer="t", bos=1, stops=frozenset({STOP}), specials
 def item(line: int, text: str, length: int = 4) -> CheckedRow:
     where = RowLocation(file=Untrusted("a.jsonl"), line=line)
     if text == "broken":
-        return CheckedRow(row=InvalidRow(where=where, code="row-json", why=Untrusted("no JSON")))
+        return CheckedRow(row=InvalidRow(location=where, code="row-json", why=Untrusted("no JSON")))
     ids = np.arange(10, 10 + length, dtype=np.uint32)
     mask = np.full(length, text != "masked")
     return CheckedRow(
-        row=DataRow(where=where, kind="text", text=text), encoded=EncodedRow(where=where, ids=ids, mask=mask)
+        row=DataRow(location=where, kind="text", text=text), encoded=EncodedRow(location=where, ids=ids, mask=mask)
     )
 
 
 def plain(found: DataStatistics) -> object:
     """All that a tally says, comparable."""
-    signs = {name: (seen.count, [str(each.where) for each in seen.examples]) for name, seen in found.signs.items()}
+    signs = {name: (seen.count, [str(each.location) for each in seen.examples]) for name, seen in found.signs.items()}
     prints = sorted(zip(found.prints.hashes.tolist(), _lines(found.prints), strict=True))
     lengths = (found.tokens.counts, found.tokens.total, found.tokens.longest, found.characters.total)
     return found.rows, found.broken, dict(found.kinds), signs, lengths, found.supervised, found.longest, prints
@@ -67,7 +67,7 @@ def test_examples_are_few_and_bounded() -> None:
     found = collect_statistics(
         [item(line, "masked", MAX_EXAMPLE_TOKENS * 2) for line in range(9, 0, -1)], TERMS
     ).find_flagged("unsupervised")
-    assert (found.count, [each.where.line for each in found.examples]) == (9, [1, 2, 3][:MAX_EXAMPLES])
+    assert (found.count, [each.location.line for each in found.examples]) == (9, [1, 2, 3][:MAX_EXAMPLES])
     assert [len(each.encoded.ids) for each in found.examples if each.encoded] == [MAX_EXAMPLE_TOKENS] * MAX_EXAMPLES
 
 
@@ -82,7 +82,7 @@ def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.M
     """Of many rows a part is kept, chosen by hash: the share of duplicates among them is that of all."""
     monkeypatch.setattr(prints_file, "LIMIT", 1_000)
     rows = [
-        DataRow(where=RowLocation(file=Untrusted("a"), line=at + 1), kind="text", text=str(at % 15_000))
+        DataRow(location=RowLocation(file=Untrusted("a"), line=at + 1), kind="text", text=str(at % 15_000))
         for at in range(20_000)
     ]
     found = sum((compute_fingerprints(rows[at : at + 500]) for at in range(0, len(rows), 500)), RowFingerprints())

@@ -50,7 +50,7 @@ def test_each_document_is_what_was_written(made: PreparedData) -> None:
         text = text_of(number + 1).encode()
         assert document.ids.astype(np.uint8).tobytes() == text
         assert document.mask.tolist() == [False, *(letter != ord(" ") for letter in text[1:])]
-        assert (document.where.line, Path(document.where.file.raw()).name) == (number + 1, "rows.jsonl")
+        assert (document.location.line, Path(document.location.file.raw()).name) == (number + 1, "rows.jsonl")
 
 
 def test_there_is_no_document_outside(made: PreparedData) -> None:

@@ -168,7 +168,7 @@ def test_what_is_there_is_found_by_content(rows: Path, truth: dict[str, str], tm
     second = _prepared(moved, tmp_path / "cache")
     assert (first.cached, second.cached) == (False, True)
     assert second.shards.folder == first.shards.folder
-    assert Path(second.shards.document(5).where.file.raw()).name == "moved.jsonl"
+    assert Path(second.shards.document(5).location.file.raw()).name == "moved.jsonl"
 
 
 @pytest.mark.ci
@@ -342,7 +342,7 @@ class Touching(Bytes):
     def __call__(self, rows: object) -> list[EncodedRow | InvalidRow]:
         assert isinstance(rows, list)
         found = [row for row in rows if isinstance(row, DataRow)]
-        with Path(found[0].where.file.raw()).open("a", encoding="utf-8") as file:
+        with Path(found[0].location.file.raw()).open("a", encoding="utf-8") as file:
             file.write("\n")
         return Bytes()(found)
 

@@ -26,7 +26,7 @@ SYSTEM: ChatMessage = {"role": "system", "content": "Be brief"}
 
 
 def chat(*messages: ChatMessage, **fields: Any) -> DataRow:
-    return DataRow(where=HERE, kind="chat", messages=messages, **fields)
+    return DataRow(location=HERE, kind="chat", messages=messages, **fields)
 
 
 def tokens(family: Family, row: DataRow, *, loss_on: LossOn = "answers", template: str | None = None) -> str:
@@ -159,7 +159,7 @@ def test_refused_by_its_template() -> None:
     rows = [chat(SYSTEM, *TURNS[:2]), chat(*TURNS[:2])]
     broken, fine = Encoder(made(GEMMA))(rows)
     assert isinstance(broken, InvalidRow)
-    assert (broken.where, broken.code) == (HERE, "row-template")
+    assert (broken.location, broken.code) == (HERE, "row-template")
     assert "System role not supported" in broken.why
     assert isinstance(fine, EncodedRow)
 
@@ -236,7 +236,7 @@ def test_bug_12_pad_is_eos() -> None:
     tokenizer = made(CHATML)
     tokenizer.pad_token = tokenizer.eos_token
     assert told(tokenizer, Encoder(tokenizer)([chat(*TURNS)])[0]) == TRUTH["chatml"][1]
-    (found,) = Encoder(tokenizer)([DataRow(where=HERE, kind="text", text="Hello you")])
+    (found,) = Encoder(tokenizer)([DataRow(location=HERE, kind="text", text="Hello you")])
     assert told(tokenizer, found) == "Hello·^ you·^<|im_end|>"
 
 
@@ -357,21 +357,21 @@ def test_no_template() -> None:
 def test_bos_is_never_doubled() -> None:
     """A template that writes the BOS, and a text that brings its own, get no second one from the tokenizer."""
     assert tokens(LLAMA3, chat(*TURNS)).count("<|begin_of_text|>") == 1
-    plain = DataRow(where=HERE, kind="text", text="Hello")
-    brought = DataRow(where=HERE, kind="text", text="<|begin_of_text|>Hello<|eot_id|>")
+    plain = DataRow(location=HERE, kind="text", text="Hello")
+    brought = DataRow(location=HERE, kind="text", text="<|begin_of_text|>Hello<|eot_id|>")
     truth = "<|begin_of_text|>·^Hello·^<|eot_id|>"
     assert (tokens(LLAMA3, plain), tokens(LLAMA3, brought)) == (truth, truth)
 
 
 def test_pair() -> None:
     """Of prompt and completion the completion is supervised, and an EOS behind it."""
-    row = DataRow(where=HERE, kind="pair", prompt="What is the capital of France", completion=" Paris")
+    row = DataRow(location=HERE, kind="pair", prompt="What is the capital of France", completion=" Paris")
     assert tokens(MISTRAL, row) == "<s>·What· is· the· capital· of· France·^ Paris·^</s>"
 
 
 def test_token_over_the_border() -> None:
     """A token with characters of both is supervised: its end is the answer's."""
-    row = DataRow(where=HERE, kind="pair", prompt="The answer is ", completion="Paris")
+    row = DataRow(location=HERE, kind="pair", prompt="The answer is ", completion="Paris")
     assert tokens(MISTRAL, row) == "<s>·The· answer· is·^ Paris·^</s>"
     marked = "{{ bos_token }}{% generation %}{{ messages[1]['content'] }}{% endgeneration %}ere you"
     answer: ChatMessage = {"role": "assistant", "content": "Hello th"}
@@ -380,7 +380,7 @@ def test_token_over_the_border() -> None:
 
 def test_alpaca_goes_through_a_template() -> None:
     """A row that is a pair and a chat is a chat where there is a template, and a pair where there is none."""
-    row = DataRow(where=HERE, kind="pair", prompt="Hi there ", completion="Hello you", messages=TURNS[:2])
+    row = DataRow(location=HERE, kind="pair", prompt="Hi there ", completion="Hello you", messages=TURNS[:2])
     assert tokens(CHATML, row).startswith("<|im_start|>")
     tokenizer = made(CHATML)
     tokenizer.chat_template = None
@@ -453,9 +453,9 @@ def test_tokens_of_another_tokenizer() -> None:
     encoder = Encoder(made(QWEN))
     size = encoder.vocabulary.size
     rows = [
-        DataRow(where=HERE, kind="tokens", ids=np.array([1, 2, size], np.uint32)),
-        DataRow(where=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32)),
-        DataRow(where=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32), mask=np.array([True, False, True])),
+        DataRow(location=HERE, kind="tokens", ids=np.array([1, 2, size], np.uint32)),
+        DataRow(location=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32)),
+        DataRow(location=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32), mask=np.array([True, False, True])),
     ]
     broken, whole, masked = encoder(rows)
     assert isinstance(broken, InvalidRow)
@@ -468,7 +468,7 @@ def test_tokens_of_another_tokenizer() -> None:
 
 def test_too_long() -> None:
     """A text beyond the limit is told, and costs no memory."""
-    (found,) = Encoder(made(QWEN))([DataRow(where=HERE, kind="text", text="a" * 4_000_001)])
+    (found,) = Encoder(made(QWEN))([DataRow(location=HERE, kind="text", text="a" * 4_000_001)])
     assert isinstance(found, InvalidRow)
     assert found.code == "row-long"
 

@@ -48,7 +48,7 @@ def check_control_tokens(evidence: DataEvidence) -> Iterator[Finding]:
 def _build_removal_fix(example: ExampleRow) -> Fix:
     """A sed command where the file has lines; brackets and dots are escaped."""
     token = example.note.raw().rpartition(" in the ")[0]
-    if example.where.unit != "line" or example.where.file.endswith(COMPRESSED_SUFFIXES) or len(token) > _LONGEST:
+    if example.location.unit != "line" or example.location.file.endswith(COMPRESSED_SUFFIXES) or len(token) > _LONGEST:
         return NO_FIX
     token = sub(r"([][\\/.*^$])", r"\\\1", token)
-    return data_quality.SPECIAL_TEXT.fix("mend", script=f"s/{token}//g", file=example.where.file)
+    return data_quality.SPECIAL_TEXT.fix("mend", script=f"s/{token}//g", file=example.location.file)

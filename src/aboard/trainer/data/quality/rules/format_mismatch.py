@@ -134,7 +134,7 @@ def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, seve
 
 def _build_format_fix(evidence: DataEvidence, flag: str, example: ExampleRow) -> Fix:
     """A command that repairs or splits the file, where one is known."""
-    where, fits, swap = example.where, build_fit_filter(evidence.format), build_swap_filter(evidence.format)
+    where, fits, swap = example.location, build_fit_filter(evidence.format), build_swap_filter(evidence.format)
     if flag == JSON_TEXT:
         return data_quality.FORMAT.fix("json")
     if not has_json_lines(where):

@@ -50,7 +50,7 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
         repair = (
             _build_repair_fix(flagged, evidence.format)
             if flagged.count < evidence.statistics.rows
-            else build_view_fix(flagged.examples[0].where, data_quality.BROKEN)
+            else build_view_fix(flagged.examples[0].location, data_quality.BROKEN)
         )
         yield data_quality.BROKEN.finding(
             nodes=(),
@@ -74,7 +74,7 @@ def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
             why="Empty rows count as rows but teach the model nothing, or teach it to stop at once. Often a column has"
             " a different name in part of the file.",
             fix=join_fixes(
-                build_view_fix(flagged.examples[0].where, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)
+                build_view_fix(flagged.examples[0].location, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)
             ),
         )
 
@@ -87,17 +87,17 @@ def _is_empty(checked: CheckedRow, row: DataRow) -> bool:
 
 def _build_repair_fix(flagged: FlaggedRows, formats: str) -> Fix:
     """Deletes a few lines of one file, or else keeps those that can be read and fit the format."""
-    first = flagged.examples[0].where
+    first = flagged.examples[0].location
     fits = build_fit_filter(formats)
     if not has_json_lines(first) or fits is None:
         return data_quality.BROKEN.fix("names", file=first.file)
-    if flagged.count <= len(flagged.examples) and {each.where.file for each in flagged.examples} == {first.file}:
-        lines = format_sed_script("d", (each.where.line for each in flagged.examples))
+    if flagged.count <= len(flagged.examples) and {each.location.file for each in flagged.examples} == {first.file}:
+        lines = format_sed_script("d", (each.location.line for each in flagged.examples))
         repair = data_quality.BROKEN.fix("delete", script=lines, file=first.file)
     else:
         keep = f"fromjson? | objects | select({fits})"
         repair = data_quality.BROKEN.fix("keep", filter=keep, file=first.file, kept=name_output(first, "kept"))
-    return join_fixes(build_view_fix(flagged.examples[0].where, data_quality.BROKEN), repair)
+    return join_fixes(build_view_fix(flagged.examples[0].location, data_quality.BROKEN), repair)
 
 
 def build_view_fix(location: RowLocation, diagnosis: Diagnosis) -> Fix:

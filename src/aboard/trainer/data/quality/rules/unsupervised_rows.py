@@ -47,6 +47,6 @@ def _build_fix(evidence: DataEvidence) -> Fix:
     if evidence.settings.loss_on != "all" and notes == {""}:
         line = data_quality.NO_LOSS.fix("all", again=evidence.again("loss-on", "all"))
     elif "no assistant message" in notes and evidence.format == "messages":
-        file = evidence.statistics.find_flagged(UNSUPERVISED).examples[0].where.file
+        file = evidence.statistics.find_flagged(UNSUPERVISED).examples[0].location.file
         line = data_quality.NO_LOSS.fix("answered", file=file)
     return join_fixes(line, evidence.allow(data_quality.NO_LOSS))
