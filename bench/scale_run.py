@@ -173,7 +173,7 @@ def _find_errors(launched: LaunchResult, watch: Watch, victim: tuple[int, ...]) 
     """What went wrong: the dead rank not named, or nodes that never reported their end."""
     assert launched.outcome is not None
     assert watch.conductor is not None
-    findings = launched.outcome.findings
+    findings = launched.findings
     named = findings[0].ranks if findings else ()
     places = watch.conductor.run.generation.connections.values()
     still = sum(not place.ended for place in places)

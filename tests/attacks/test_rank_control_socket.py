@@ -117,7 +117,7 @@ def test_hostile_requests_do_not_disturb_a_conductor(short_path: Path) -> None:
     launched = asyncio.run(attacked.launch(short_path))
     assert attacked.raised == []
     assert launched.outcome is not None
-    assert launched.outcome.why == "the attack is over"
+    assert launched.outcome.why.raw() == "the attack is over"
 
 
 def _count_descriptors() -> int:

@@ -8,8 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REFUSED = """
-from aboard.core.evidence.verdict import Cause, Confidence
-from aboard.diagnoses import (AboardError, Diagnosis, Finding, RunFailure, Severity, TrainerError)
+from aboard.diagnoses import (AboardError, Confidence, Diagnosis, Finding, RunFailure, Severity, TrainerError)
 from aboard.diagnoses.diagnosis import run_warning
 from aboard.diagnoses.failure_class import FailureClass, RunFix
 from aboard.doctor.hang import diagnoses as hang
@@ -31,8 +30,8 @@ MIXED = RunFailure(
 
 
 def blamed() -> None:
-    Cause(finding=ODD.finding(nodes=(), seen=""), sure=Confidence.LIKELY)  # refused: the cause of a run without a class
-    Cause(finding=MIXED.finding(nodes=(), seen=""), sure=Confidence.LIKELY)
+    ODD.finding(nodes=(), seen="").as_cause(Confidence.LIKELY)  # refused: the cause of a run without a class
+    MIXED.finding(nodes=(), seen="").as_cause(Confidence.LIKELY)
     TrainerError(ODD, "seen")  # refused: the same of our trainer
 
 

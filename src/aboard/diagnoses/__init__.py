@@ -6,7 +6,16 @@ A failure is a `Diagnosis`: a declared value with a stable code. Findings and er
 that they suggest is one of its templates, filled in. No other text becomes a command: see `fixes`.
 """
 
-from aboard.diagnoses.diagnosis import Diagnosis, Finding, Mistake, RunFailure, Severity, sort_by_severity
+from aboard.diagnoses.diagnosis import (
+    Cause,
+    Confidence,
+    Diagnosis,
+    Finding,
+    Mistake,
+    RunFailure,
+    Severity,
+    sort_by_severity,
+)
 from aboard.diagnoses.errors import (
     AboardError,
     AgentRequestError,
@@ -31,8 +40,8 @@ from aboard.diagnoses.fixes import (
 )
 
 __all__ = [
-    "NO_FIX", "AboardError", "Advice", "AgentRequestError", "Diagnosis", "Finding", "Fix", "FixCommand",
-    "InputError", "Mistake", "Problem", "ProtocolError", "RunFailure", "SandboxError", "Severity", "Shell",
-    "TrainerError", "TransportError", "Unreachable", "chain_commands", "format_shell", "join_fixes", "join_lines",
-    "sort_by_severity",
+    "NO_FIX", "AboardError", "Advice", "AgentRequestError", "Cause", "Confidence", "Diagnosis", "Finding", "Fix",
+    "FixCommand", "InputError", "Mistake", "Problem", "ProtocolError", "RunFailure", "SandboxError", "Severity",
+    "Shell", "TrainerError", "TransportError", "Unreachable", "chain_commands", "format_shell", "join_fixes",
+    "join_lines", "sort_by_severity",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Self
@@ -36,6 +36,14 @@ class Severity(IntEnum):
     @property
     def word(self) -> str:
         return self.name.lower()
+
+
+class Confidence(IntEnum):
+    """How sure a rule is: the cause itself was observed, or a symptom of only this cause, or it is the likeliest."""
+
+    LIKELY = 1
+    STRONG = 2
+    CERTAIN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +191,27 @@ class Finding(Generic[Declared_co]):
     @property
     def code(self) -> str:
         return self.diagnosis.code
+
+    def as_cause(
+        self: "Finding[RunFailure]", sure: Confidence, *, since: float | None = None, explains: str = ""
+    ) -> "Cause":
+        return Cause(**vars(self), sure=sure, since=since, explains=explains)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause(Finding[RunFailure]):
+    """What explains a run, according to a rule; `since` is when it began by the head's clock, None if unknown.
+
+    Of the causes with the same `explains`, if it is not empty, only the first is reported.
+    """
+
+    sure: Confidence
+    since: float | None = None
+    explains: str = ""
+
+    def as_finding(self) -> Finding[RunFailure]:
+        """Without what only the judge needs."""
+        return Finding(**{each.name: getattr(self, each.name) for each in fields(Finding)})
 
 
 def sort_by_severity(findings: list[Finding]) -> list[Finding]:

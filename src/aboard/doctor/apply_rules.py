@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Judgement, RuledOut, RuleResult, VerdictRule, is_hang, order_causes
-from aboard.diagnoses import Finding, Severity
+from aboard.core.evidence.verdict import Judgement, RuledOut, RuleResult, VerdictRule, is_hang, order_causes
+from aboard.diagnoses import Cause, Finding, Severity
 from aboard.doctor.hang.undetermined import describe_unknown_stall, report_failed_rule
 
 
@@ -16,7 +16,7 @@ def judge_by_rules(evidence: Evidence, rules: Sequence[VerdictRule], *, advancin
     """
     results = [each for rule in rules for each in _apply_rule(rule, evidence)]
     found = (each for each in results if isinstance(each, Cause))
-    causes = order_causes(each for each in found if not (advancing and is_hang(each.finding)))
+    causes = order_causes(each for each in found if not (advancing and is_hang(each)))
     ruled_out = tuple(each for each in results if isinstance(each, RuledOut))
     unknown = [] if advancing else describe_unknown_stall(evidence, ruled_out)
     findings = _fold_causes(causes) if causes else list(unknown)
@@ -39,6 +39,6 @@ def _fold_causes(causes: Sequence[Cause]) -> list[Finding]:
     separate: list[Finding] = []
     under: list[Finding] = []
     for cause in rest:
-        separate_cause = cause.explains or (cause.sure == first.sure and cause.finding.severity is Severity.BLOCK)
-        (separate if separate_cause else under).append(cause.finding)
-    return [replace(first.finding, consequences=(*first.finding.consequences, *under)), *separate]
+        is_separate = cause.explains or (cause.sure == first.sure and cause.severity is Severity.BLOCK)
+        (separate if is_separate else under).append(cause.as_finding())
+    return [replace(first.as_finding(), consequences=(*first.consequences, *under)), *separate]

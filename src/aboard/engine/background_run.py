@@ -62,7 +62,7 @@ class StartReporter:
         return ""
 
     def finish(self, result: LaunchResult, code: int) -> None:
-        findings = result.reasons if result.outcome is None else result.outcome.findings
+        findings = result.reasons if result.outcome is None else result.findings
         lines = [f"{finding.severity.word} {finding.code}: {finding.seen}\n    {finding.fix}" for finding in findings]
         self.report(code, "\n".join(lines or [f"{self._run.id} has finished"]) + "\n")
 

@@ -20,6 +20,7 @@ from aboard.core.plan.program import Program, ProgramKind, list_possible_paths
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import CommandPath, RankSpec
+from aboard.core.run.event_kinds import Finished
 from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
@@ -32,7 +33,6 @@ from aboard.doctor.subjects import SUBJECTS
 from aboard.engine.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.engine.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor, RunObserver
-from aboard.engine.conductor.run_verdicts import RunOutcome
 from aboard.engine.node_resources import choose_master, collect_node_resources
 from aboard.engine.recovery.checkpoint_copies import CopySettings
 from aboard.engine.recovery.recover_run import RunRecovery
@@ -131,12 +131,13 @@ class LaunchResult:
     """How far a launch got: blocked by the node check, refused because of its payload, or run to its end.
 
     `continuation` says whether a further Slurm job continues it; `dropped` is what the record had no room for.
-    `script` is how the script ended that called the launcher.
+    `findings` are the verdict on a run that ended. `script` is how the script ended that called the launcher.
     """
 
     report: CheckReport | None
     refused: tuple[Finding, ...] = ()
-    outcome: RunOutcome | None = None
+    outcome: Finished | None = None
+    findings: tuple[Finding, ...] = ()
     progress: RunProgress | None = None
     continuation: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -248,9 +249,8 @@ async def launch(
         outcome = await conductor.conduct()
     finally:
         await dialer.close()
-    return LaunchResult(
-        report=report, outcome=outcome, progress=build_run_progress(conductor.plan, conductor.run, time())
-    )
+    progress = build_run_progress(conductor.plan, conductor.run, time())
+    return LaunchResult(report=report, outcome=outcome, findings=conductor.verdict, progress=progress)
 
 
 def add_known_facts(facts: Facts, known: Facts) -> Facts:

@@ -122,7 +122,7 @@ class LaunchSession:
                 notifier.tell_unstarted(result.blockers)
             if result.outcome is not None:
                 number = result.progress.generation if result.progress is not None else 1
-                record.write_findings(result.outcome.findings, generation=number)
+                record.write_findings(result.findings, generation=number)
                 result = replace(result, continuation=await self._continue_job(result))
             else:
                 record.write_findings(result.blockers)
@@ -167,10 +167,10 @@ class LaunchSession:
             from aboard.core.launchers.capture_failures import build_late_failure  # noqa: PLC0415 - only for scripts
 
             failure = build_late_failure(self.run.id, end.node, end.reason)
-            outcome = replace(outcome, code=end.exit_code, why=why, findings=(failure, *outcome.findings))
-        step = None if result.progress is None else result.progress.step
-        notifier.note_end(Finished(code=outcome.code, why=Untrusted(outcome.why), step=step))
-        return replace(result, outcome=outcome)
+            outcome = replace(outcome, code=end.exit_code, why=Untrusted(why))
+            result = replace(result, outcome=outcome, findings=(failure, *result.findings))
+        notifier.note_end(outcome)
+        return result
 
     async def _continue_job(self, result: LaunchResult) -> str:
         if (

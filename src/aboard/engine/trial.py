@@ -24,7 +24,6 @@ from aboard.engine.check.check_cluster import CheckReport, build_dialer
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
 from aboard.engine.conductor.control_socket import build_live_progress
-from aboard.engine.conductor.run_verdicts import RunOutcome
 from aboard.engine.launch_run import LaunchSpec, probe_launch
 from aboard.engine.node_resources import choose_master, collect_node_resources
 from aboard.record.run_directory import RunDirectory
@@ -93,8 +92,18 @@ async def _try_group(
     began = monotonic()
     observer = _TrialObserver()
     with closing(Record.open(directory, ranks=plan.world)) as record:
-        outcome = await Conductor(plan, dialer, lease=spec.lease, record=record, run_observer=observer).conduct()
-    return _build_result(group, outcome, observer, monotonic() - began)
+        conductor = Conductor(plan, dialer, lease=spec.lease, record=record, run_observer=observer)
+        outcome = await conductor.conduct()
+    findings = conductor.verdict if observer.found is None else (observer.found,)
+    passed = observer.answer is True or (observer.answer is None and outcome.code == 0)
+    summary = findings[0].seen if findings else "it ran" if passed else outcome.why.visible()
+    return TrialResult(
+        group=group,
+        passed=passed,
+        seconds=monotonic() - began,
+        outcome=summary,
+        findings=() if passed else findings,
+    )
 
 
 class _TrialObserver:
@@ -120,12 +129,3 @@ class _TrialObserver:
             self.found = build_stuck_finding(build_live_progress(conductor))
         if self.answer is not None:
             conductor.stop("the trial has seen enough")
-
-
-def _build_result(group: tuple[str, ...], outcome: RunOutcome, observer: _TrialObserver, seconds: float) -> TrialResult:
-    findings = (observer.found,) if observer.found is not None else outcome.findings
-    passed = observer.answer is True or (observer.answer is None and outcome.code == 0)
-    summary = findings[0].seen if findings else "it ran" if passed else outcome.why
-    return TrialResult(
-        group=group, passed=passed, seconds=seconds, outcome=summary, findings=() if passed else findings
-    )

@@ -106,7 +106,7 @@ def test_the_rank_that_dies_is_named_and_all_nodes_end(tmp_path: Path) -> None:
     onlooker = Onlooker()
     launched = _launch(tmp_path, onlooker, {"s5": FakeNodeFaults(dies={"43": 0.5})})
     assert launched.outcome is not None
-    verdict = launched.outcome.findings[0]
+    verdict = launched.findings[0]
     assert (verdict.ranks, verdict.nodes, launched.outcome.code) == ((43,), ("s5",), 1)
     assert "illegal memory access" in verdict.seen
     assert (onlooker.seen["started"], onlooker.seen["ended"]) == (NODES * RANKS, NODES)
@@ -163,7 +163,7 @@ def test_a_stop_ends_all_nodes_and_blames_nobody(tmp_path: Path) -> None:
     onlooker = Onlooker(stop_at="started")
     launched = _launch(tmp_path, onlooker, {})
     assert launched.outcome is not None
-    assert (launched.outcome.findings, launched.outcome.code) == ((), 130)
+    assert (launched.findings, launched.outcome.code) == ((), 130)
     assert (onlooker.seen["exited"], onlooker.seen["ended"]) == (NODES * RANKS, NODES)
 
 
@@ -174,7 +174,7 @@ def test_a_node_that_falls_silent_is_named(tmp_path: Path) -> None:
     lease = Lease(seconds=1.0, beat=0.5, grace=0.1)
     launched = _launch(tmp_path, onlooker, {"s3": FakeNodeFaults(silent=0.5)}, lease)
     assert launched.outcome is not None
-    verdict = launched.outcome.findings[0]
+    verdict = launched.findings[0]
     assert (verdict.code, verdict.nodes) == ("run-node-gone", ("s3",))
     assert onlooker.seen["ended"] == NODES - 1
 
@@ -261,7 +261,7 @@ def test_a_stop_between_two_attempts_is_not_lost(tmp_path: Path) -> None:
     killed = {"s3": FakeNodeFaults(kills={"1/24": 1.0})}
     launched = _launch(tmp_path, stopped, killed, recovery=RecoverySettings(restarts=1))
     assert launched.outcome is not None
-    assert (launched.outcome.why, launched.outcome.code) == ("that is all", EXIT_INTERRUPTED)
+    assert (launched.outcome.why.raw(), launched.outcome.code) == ("that is all", EXIT_INTERRUPTED)
     assert launched.progress is not None
     assert (launched.progress.generation, launched.progress.stopping) == (2, "that is all")
 

@@ -315,7 +315,7 @@ def show_end(
         return (result.script.exit_code if result.script is not None else 0) or EXIT_BLOCKED
     end = FinishedRun(
         progress=result.progress,
-        findings=read_elsewhere(result.outcome.findings, run.id, reader),
+        findings=read_elsewhere(result.findings, run.id, reader),
         exit_code=result.outcome.code,
         directory=str(run.path),
         command=command,

@@ -1,37 +1,15 @@
 """The result of diagnosing a run: the cause first, and what was ruled out."""
 
 from collections.abc import Callable, Iterable, Iterator
-from enum import IntEnum
 from typing import TypeAlias
 
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.diagnoses import Finding, RunFailure, Severity
+from aboard.diagnoses import Cause, Finding, Severity
 from aboard.lazy_dataclass import dataclass
 
 # The prefix of the codes of runs that still progress, but slower than before.
 SLOW = "slow-"
 _HANG = ("hang-", "init-")
-
-
-class Confidence(IntEnum):
-    """How sure a rule is: the cause itself was observed, or a symptom of only this cause, or it is the likeliest."""
-
-    LIKELY = 1
-    STRONG = 2
-    CERTAIN = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cause:
-    """The cause according to a rule; `since` is when it began by the head's clock, None if unknown.
-
-    Of the causes with the same `explains`, if it is not empty, only the first is reported.
-    """
-
-    finding: Finding[RunFailure]
-    sure: Confidence
-    since: float | None = None
-    explains: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,4 +84,4 @@ def _get_key(finding: Finding | None) -> object:
 
 def _get_sort_key(cause: Cause) -> tuple[bool, int, float]:
     since = cause.since if cause.since is not None else float("inf")
-    return cause.finding.severity is Severity.INFO, -cause.sure, since
+    return cause.severity is Severity.INFO, -cause.sure, since

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeAlias
 
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_commands import find_component, format_node_command, format_srun_command, get_setup_lines
@@ -17,7 +18,7 @@ from aboard.core.run.event_kinds import RankException
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import find_host_error
-from aboard.diagnoses import NO_FIX, Fix, RunFailure, Shell, chain_commands, format_shell, join_fixes
+from aboard.diagnoses import NO_FIX, Finding, Fix, RunFailure, Shell, chain_commands, format_shell, join_fixes
 from aboard.diagnoses.catalogue import read_error
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
@@ -26,6 +27,7 @@ from aboard.doctor.logs.tracebacks import is_exception_line
 from aboard.lazy_dataclass import dataclass
 
 _SHOWN = 300
+Death: TypeAlias = Finding[RunFailure]
 _LAST_LINES = 3
 _WARNING = re.compile(r"\bwarn(ing|ings)?\b|Warning\b", re.IGNORECASE)
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
@@ -60,16 +62,6 @@ _SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeathExplanation:
-    """The finding's parts for one death."""
-
-    diagnosis: RunFailure
-    seen: str
-    why: str | None = None
-    fix: Fix = NO_FIX
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeathContext:
     """What a fix needs: the nodes whose ranks failed in the same way, and another that may have what they lack.
 
@@ -86,7 +78,7 @@ class DeathContext:
         return quote_folded_names(part.node.name for part in self.parts)
 
 
-def explain_rank_death(process: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
+def explain_rank_death(process: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> Death:
     """From the surest source: that it never started, its exception, the signal, its last lines on stderr."""
     gave_up = (
         "These ranks failed in the same way, so the cause is in the script, its arguments or its data, not in one node."
@@ -99,13 +91,17 @@ def explain_rank_death(process: RankProcess, tail: Sequence[Untrusted], context:
         if lacking := death.NOT_STARTED.match_death(process.why):
             message, found = lacking
             fix = death.NOT_STARTED.fix(message.fix, node=process.node, **found.groupdict())
-        return DeathExplanation(diagnosis=death.NOT_STARTED, seen=seen, why=why or None, fix=fix)
+        return death.NOT_STARTED.finding(
+            nodes=(process.node,), ranks=(process.rank,), seen=seen, why=why or None, fix=fix
+        )
     if process.raised is not None:
         if ours := _explain_own_error(process, context):
             return ours
         why, fix = _match_known_error(process.raised.text, death.RAISED, context)
         seen = f"raised {_format_excerpt(process.raised.text)}{_format_place(process.raised.trace)}"
-        return DeathExplanation(diagnosis=death.RAISED, seen=seen, why=why or gave_up, fix=fix)
+        return death.RAISED.finding(
+            nodes=(process.node,), ranks=(process.rank,), seen=seen, why=why or gave_up, fix=fix
+        )
     code = process.code or 0
     if code < 0:
         return _explain_signal(process, -code)
@@ -114,19 +110,24 @@ def explain_rank_death(process: RankProcess, tail: Sequence[Untrusted], context:
     if why or is_exception_line(error.raw()):
         place = _format_place(Untrusted("\n".join(parse_log_line(line.raw()).text for line in tail)))
         seen = f'exited with code {code}: "{_format_excerpt(error)}"{place}'
-        return DeathExplanation(diagnosis=death.EXITED, seen=seen, why=why or gave_up, fix=fix)
+        return death.EXITED.finding(
+            nodes=(process.node,), ranks=(process.rank,), seen=seen, why=why or gave_up, fix=fix
+        )
     last = [line for line in context.output or tail if line.raw().strip()][-_LAST_LINES:]
     quoted = ", ".join(f'"{_format_excerpt(line)}"' for line in last)
     seen = f"exited with code {code}" + (
         f"; the last lines of its output: {quoted}" if last else " and printed nothing"
     )
     why = f"The rank raised no exception, and its last lines match no known error. Look for what exits with {code}:"
-    return DeathExplanation(
-        diagnosis=death.EXITED, seen=seen, why=f"{why} sys.exit or os._exit in the script, or a program that it runs."
+    return death.EXITED.finding(
+        nodes=(process.node,),
+        ranks=(process.rank,),
+        seen=seen,
+        why=f"{why} sys.exit or os._exit in the script, or a program that it runs.",
     )
 
 
-def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: DeathExplanation) -> DeathExplanation:
+def add_node_evidence(evidence: Evidence, cause: RankProcess, finding: Death) -> Death:
     """Adds what its node's snapshot explains; unchanged where nothing does."""
     node = evidence.snapshots.get(cause.node)
     if node is None:
@@ -134,33 +135,29 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
         # A supervisor whose ranks are all over may have ended before it was asked: nothing is missing.
         place = evidence.run.generation.connections.get(cause.node)
         why = "" if place is not None and place.ended else why
-        return (
-            replace(explanation, seen=f"{explanation.seen}; {cause.node} could not be inspected: {why}")
-            if why
-            else explanation
-        )
+        return replace(finding, seen=f"{finding.seen}; {cause.node} could not be inspected: {why}") if why else finding
     raised = cause.raised.message if cause.raised is not None else NO_TEXT
     if death.OUT_OF_MEMORY.match_death(raised) if cause.raised is not None else cause.code == _KILLED:
-        return _add_oom_kills(cause, node, explanation)
+        return _add_oom_kills(cause, node, finding)
     shm = next((disk for disk in node.disks if disk.path == _SHM and disk.size), None)
     if cause.code == _BUS and shm is not None and shm.free < _FULL * shm.size:
         return replace(
-            explanation,
+            finding,
             diagnosis=death.SHM_FULL,
-            seen=f"{explanation.seen}; /dev/shm has {format_size(shm.free)} of {format_size(shm.size)} left",
-            why=None,
+            seen=f"{finding.seen}; /dev/shm has {format_size(shm.free)} of {format_size(shm.size)} left",
+            why=death.SHM_FULL.explanation,
             fix=death.SHM_FULL.fix("remount", node=cause.node),
         )
     full = next((disk for disk in node.disks if _is_full(disk)), None)
-    if full is not None and death.DISK_FULL.match_death(Untrusted(f"{raised.raw()} {explanation.seen}")):
+    if full is not None and death.DISK_FULL.match_death(Untrusted(f"{raised.raw()} {finding.seen}")):
         left = "no inodes" if full.inodes < _FULL else f"{format_size(full.free)} of {format_size(full.size)}"
         return replace(
-            explanation,
+            finding,
             diagnosis=death.DISK_FULL,
-            seen=f"{explanation.seen}; the disk that holds {full.path.visible()} has {left} left",
+            seen=f"{finding.seen}; the disk that holds {full.path.visible()} has {left} left",
             fix=death.DISK_FULL.fix("sizes", path=full.path, node=cause.node),
         )
-    return explanation
+    return finding
 
 
 def name_signal(number: int) -> str:
@@ -218,15 +215,16 @@ def _mask_names(text: str, names: tuple[str, ...]) -> str:
     return text
 
 
-def _explain_own_error(process: RankProcess, context: DeathContext) -> DeathExplanation | None:
+def _explain_own_error(process: RankProcess, context: DeathContext) -> Death | None:
     """An error of our own trainer; a user's script that raises one by that name counts as any exception."""
     starts = [start for part in context.parts if part.node.name == process.node for start in part.starts]
     is_ours = any(start.child == process.name and start.code for start in starts)
     if process.raised is None or not is_ours or (error := read_error(process.raised.error.raw())) is None:
         return None
     seen = f"could not continue: {_format_excerpt(process.raised.message)}"
-    return DeathExplanation(
-        diagnosis=death.RAISED,
+    return death.RAISED.finding(
+        nodes=(process.node,),
+        ranks=(process.rank,),
         seen=seen,
         why=error.diagnosis.explanation
         if error.code == _OUT_OF_MEMORY
@@ -241,13 +239,13 @@ def _format_place(trace: Untrusted) -> str:
     return f" at {place}" if place is not None else ""
 
 
-def _explain_signal(process: RankProcess, number: int) -> DeathExplanation:
+def _explain_signal(process: RankProcess, number: int) -> Death:
     name = name_signal(number)
     why, variant = _SIGNALS.get(number, ("A user or a program sent this signal to the rank.", ""))
     fix = death.KILLED.fix(variant, node=process.node) if variant else NO_FIX
     place = find_user_frame(parse_main_thread(process.stack))
     seen = f"was killed by {name}" + (f" at {place}" if place is not None else "")
-    return DeathExplanation(diagnosis=death.KILLED, seen=seen, why=why, fix=fix)
+    return death.KILLED.finding(nodes=(process.node,), ranks=(process.rank,), seen=seen, why=why, fix=fix)
 
 
 def _match_known_error(text: Untrusted, diagnosis: RunFailure, context: DeathContext) -> tuple[str, Fix]:
@@ -351,11 +349,11 @@ def _format_excerpt(text: Untrusted) -> str:
     return escape_text(" ".join(text.raw().split()), _SHOWN)
 
 
-def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, explanation: DeathExplanation) -> DeathExplanation:
+def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, finding: Death) -> Death:
     before, after = node.oom_before, node.oom_kills
     lines = [line for line in node.kernel or () if "Killed process" in line or "oom-kill" in line]
     if not (before is not None and after is not None and after > before):
-        return explanation
+        return finding
     kills = after - before
     # What is used now says nothing: the process that used the memory is gone.
     limit = f"; its cgroup is limited to {format_size(node.limit)}" if node.limit else ""
@@ -366,11 +364,11 @@ def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, explanation: DeathExp
     )
     kernel = f"; kernel log: {escape_text(lines[-1].raw().partition(' ')[2], 160)}" if lines else ""
     return replace(
-        explanation,
+        finding,
         diagnosis=death.OUT_OF_MEMORY,
-        seen=f"{explanation.seen}; the kernel has OOM-killed {'1 process' if kills == 1 else f'{kills} processes'}"
+        seen=f"{finding.seen}; the kernel has OOM-killed {'1 process' if kills == 1 else f'{kills} processes'}"
         f" since the start{limit}{total}{kernel}",
-        why=None,
+        why=death.OUT_OF_MEMORY.explanation,
         fix=death.OUT_OF_MEMORY.fix("killed", node=cause.node),
     )
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.durations import format_duration
 from aboard.core.text.input_text import agree
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Finding, RunFailure, Severity, join_fixes
+from aboard.diagnoses import Cause, Confidence, Finding, RunFailure, Severity, join_fixes
 from aboard.diagnoses.untrusted import Untrusted, escape_text
-from aboard.doctor.death.explain_rank_death import DeathExplanation
 from aboard.doctor.gpu.gpu_errors import FaultyPart, GpuError, build_gpu_fix, parse_gpu_error
 from aboard.doctor.hang.collective_hang import list_hang_findings
 from aboard.lazy_dataclass import dataclass
@@ -106,26 +105,26 @@ def build_gpu_death_finding(failure: GpuFailure, death: Finding) -> Finding[RunF
 
 
 def add_gpu_errors(
-    evidence: Evidence, cause: RankProcess, last_words: Untrusted, explanation: DeathExplanation
-) -> DeathExplanation:
+    evidence: Evidence, cause: RankProcess, last_words: Untrusted, finding: Finding[RunFailure]
+) -> Finding[RunFailure]:
     """Adds the driver's error that blames the program, or a fix for an unreadable kernel log."""
     node = evidence.snapshots.get(cause.node)
     if node is None or not last_words.match(_ON_GPU):
-        return explanation
+        return finding
     near = [each for each in list_gpu_failures(evidence) if each.node == cause.node and not each.error.meaning.harms]
     near = [each for each in near if abs(cause.died_at - each.at) <= _MOVES_SECONDS]
     if near:
         first = _pick_first_failure(near)
         why = _WHY[first.error.meaning.part]
         return replace(
-            explanation,
-            seen=f"{explanation.seen}; {first.description}",
+            finding,
+            seen=f"{finding.seen}; {first.description}",
             why=why,
             fix=build_gpu_fix(first.error, cause.node),
         )
     if node.gpus and node.kernel is None:
-        return replace(explanation, fix=join_fixes(explanation.fix, explanation.diagnosis.fix("xid", node=cause.node)))
-    return explanation
+        return replace(finding, fix=join_fixes(finding.fix, finding.diagnosis.fix("xid", node=cause.node)))
+    return finding
 
 
 def list_gpu_failures(evidence: Evidence) -> list[GpuFailure]:
@@ -164,19 +163,15 @@ def _build_cause(evidence: Evidence, first: GpuFailure, *, grave: bool) -> Cause
         # GPU rules are tested on recordings only, so the severity is that of the finding it explains.
         explained = [each.severity for each in list_hang_findings(evidence) if first.node in each.nodes]
         severity = max([Severity.WARN, *explained]) if first.error.meaning.harms else Severity.WARN
-    return Cause(
-        finding=first.error.meaning.diagnosis.finding(
-            severity=severity,
-            nodes=(first.node,),
-            ranks=ranks if grave else (),
-            seen=f"{first.description}, {format_duration(evidence.now - first.at)} ago{f'; {on_it}' if on_it else ''}",
-            why=_WHY[first.error.meaning.part],
-            fix=build_gpu_fix(first.error, first.node),
-            about=(first.error.device,),
-        ),
-        sure=Confidence.CERTAIN if first.error.meaning.ends else Confidence.LIKELY,
-        since=first.at,
-    )
+    return first.error.meaning.diagnosis.finding(
+        severity=severity,
+        nodes=(first.node,),
+        ranks=ranks if grave else (),
+        seen=f"{first.description}, {format_duration(evidence.now - first.at)} ago{f'; {on_it}' if on_it else ''}",
+        why=_WHY[first.error.meaning.part],
+        fix=build_gpu_fix(first.error, first.node),
+        about=(first.error.device,),
+    ).as_cause(Confidence.CERTAIN if first.error.meaning.ends else Confidence.LIKELY, since=first.at)
 
 
 def _pick_first_failure(every: Sequence[GpuFailure]) -> GpuFailure:

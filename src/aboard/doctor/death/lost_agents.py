@@ -5,10 +5,10 @@ from operator import itemgetter
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Confidence, RuleResult
+from aboard.core.evidence.verdict import RuleResult
 from aboard.core.run.run_state import Generation, SupervisorEnd
 from aboard.core.text.durations import format_duration
-from aboard.diagnoses import Finding, RunFailure, Severity, join_fixes
+from aboard.diagnoses import Confidence, Finding, RunFailure, Severity, join_fixes
 from aboard.diagnoses.runs import death
 from aboard.doctor.death.explain_rank_death import name_signal
 from aboard.doctor.death.first_death import find_first_death
@@ -37,9 +37,9 @@ def report_lost_agents(evidence: Evidence) -> Iterator[RuleResult]:
     explained = find_first_death(evidence) is not None
     for place, (_at, finding) in enumerate(sorted(found, key=itemgetter(0))):
         if explained or place:
-            yield Cause(finding=finding, sure=Confidence.LIKELY, explains=f"agents {place}")
+            yield finding.as_cause(Confidence.LIKELY, explains=f"agents {place}")
         else:
-            yield Cause(finding=finding, sure=Confidence.CERTAIN, explains="end")
+            yield finding.as_cause(Confidence.CERTAIN, explains="end")
 
 
 def report_disturbances(evidence: Evidence) -> Iterator[RuleResult]:
@@ -61,7 +61,7 @@ def report_disturbances(evidence: Evidence) -> Iterator[RuleResult]:
         found.append(death.HEAD_PAUSED.finding(severity=Severity.INFO, nodes=(), seen=seen, fix=fix))
     for place, finding in enumerate(found):
         # Findings of their own: they neither follow from the cause nor explain it.
-        yield Cause(finding=finding, sure=Confidence.LIKELY, explains=f"disturbance {place}")
+        yield finding.as_cause(Confidence.LIKELY, explains=f"disturbance {place}")
 
 
 def _build_lease_finding(evidence: Evidence, nodes: tuple[str, ...]) -> Finding[RunFailure]:

@@ -8,12 +8,12 @@ from operator import attrgetter
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResult, VerdictRule
+from aboard.core.evidence.verdict import Judgement, RuleResult, VerdictRule
 from aboard.core.run.end_decision import is_port_taken
 from aboard.core.run.event_kinds import COPY_OBSTACLES
 from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import Finding, RunFailure, Severity, join_fixes
+from aboard.diagnoses import Confidence, Finding, RunFailure, Severity, join_fixes
 from aboard.diagnoses.runs import checkpoints, death
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
@@ -82,7 +82,7 @@ def report_nested_launcher(evidence: Evidence) -> Iterator[RuleResult]:
         else "The launcher's ranks form a world of their own. With one rank per run, that does no harm.",
         fix=fix,
     )
-    yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END if many else "nested")
+    yield finding.as_cause(Confidence.CERTAIN, explains=_END if many else "nested")
 
 
 def report_gpu_failure(evidence: Evidence) -> Iterator[RuleResult]:
@@ -93,7 +93,7 @@ def report_gpu_failure(evidence: Evidence) -> Iterator[RuleResult]:
         failure = gpu_failures.find_fatal_gpu_failure(evidence, cause, text, echo=echo)
         if failure is not None:
             finding = gpu_failures.build_gpu_death_finding(failure, _describe_death(evidence, cause))
-            yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END)
+            yield finding.as_cause(Confidence.CERTAIN, explains=_END)
 
 
 def report_container_refusal(evidence: Evidence) -> Iterator[RuleResult]:
@@ -104,7 +104,7 @@ def report_container_refusal(evidence: Evidence) -> Iterator[RuleResult]:
         finding = build_refusal_finding(evidence, refusal)
         others = [child for child in evidence.run.generation.dead if child.rank not in finding.ranks]
         followers = tuple(_describe_followers(evidence, cause, others))
-        yield Cause(finding=replace(finding, consequences=followers), sure=Confidence.CERTAIN, explains=_END)
+        yield replace(finding, consequences=followers).as_cause(Confidence.CERTAIN, explains=_END)
 
 
 def report_port_owner(evidence: Evidence) -> Iterator[RuleResult]:
@@ -124,14 +124,14 @@ def report_port_owner(evidence: Evidence) -> Iterator[RuleResult]:
             else network.PORT_TAKEN.fix("holder", port=owner.port, node=owner.node),
             consequences=tuple(_describe_followers(evidence, cause, evidence.run.generation.dead)) if cause else (),
         )
-        yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END)
+        yield finding.as_cause(Confidence.CERTAIN, explains=_END)
 
 
 def report_first_death(evidence: Evidence) -> Iterator[RuleResult]:
     """The earliest death itself."""
     cause = find_first_death(evidence)
     if cause is not None:
-        yield Cause(finding=_describe_death(evidence, cause), sure=Confidence.LIKELY, explains=_END)
+        yield _describe_death(evidence, cause).as_cause(Confidence.LIKELY, explains=_END)
 
 
 def _make_blame_rule(
@@ -145,7 +145,7 @@ def _make_blame_rule(
         if cause is not None and is_echo(evidence, cause) == echo:
             for finding in explain(evidence, cause):
                 followers = tuple(_describe_followers(evidence, cause, evidence.run.generation.dead))
-                yield Cause(finding=replace(finding, consequences=followers), sure=Confidence.STRONG, explains=_END)
+                yield replace(finding, consequences=followers).as_cause(Confidence.STRONG, explains=_END)
 
     return rule
 
@@ -164,7 +164,7 @@ def report_lost_node(evidence: Evidence) -> Iterator[RuleResult]:
             if any(part.node.transport is TransportKind.SLURM for part in evidence.plan.parts)
             else death.NODE_GONE.fix(check=build_check_command(evidence, (name,), why="when it is back, launch again")),
         )
-        yield Cause(finding=finding, sure=Confidence.LIKELY, explains=_END)
+        yield finding.as_cause(Confidence.LIKELY, explains=_END)
 
 
 def report_stopped_rank(evidence: Evidence) -> Iterator[RuleResult]:
@@ -178,7 +178,7 @@ def report_stopped_rank(evidence: Evidence) -> Iterator[RuleResult]:
             seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not resumed",
             fix=death.RANK_STOPPED.fix("check", check=build_check_command(evidence, (child.node,), "host", reason)),
         )
-        yield Cause(finding=finding, sure=Confidence.LIKELY, explains=_END)
+        yield finding.as_cause(Confidence.LIKELY, explains=_END)
 
 
 def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
@@ -192,7 +192,7 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
             seen=f"processes on {fold_names(processes)} could not be killed: {pids}",
             fix=death.STUBBORN.fix(nodes=list(processes)),
         )
-        yield Cause(finding=finding, sure=Confidence.LIKELY, explains="leftovers")
+        yield finding.as_cause(Confidence.LIKELY, explains="leftovers")
 
 
 def report_floods(evidence: Evidence) -> Iterator[Finding]:
@@ -256,20 +256,21 @@ DEATH_RULES: tuple[VerdictRule, ...] = (
 
 def _describe_death(evidence: Evidence, cause: RankProcess) -> Finding[RunFailure]:
     same = _find_same_deaths(evidence, cause)
-    explanation = explain_rank_death(cause, get_tail(evidence, cause), _build_context(evidence, cause, same))
-    explanation = add_node_evidence(evidence, cause, explanation)
-    explanation = gpu_failures.add_gpu_errors(evidence, cause, read_last_words(evidence, cause), explanation)
+    found = explain_rank_death(cause, get_tail(evidence, cause), _build_context(evidence, cause, same))
+    found = add_node_evidence(evidence, cause, found)
+    found = gpu_failures.add_gpu_errors(evidence, cause, read_last_words(evidence, cause), found)
     named = set(map(id, same))
     others = [child for child in evidence.run.generation.dead if id(child) not in named]
     nodes = tuple(dict.fromkeys(child.node for child in same))
     count = f"all {len(same)}" if len(same) == evidence.plan.world else f"{len(same)} of {evidence.plan.world}"
     alone = f"rank {cause.name} on {cause.node}, {cause.phase.label},"
-    return explanation.diagnosis.finding(
+    # As a new one, which escapes what was added.
+    return found.diagnosis.finding(
         nodes=nodes,
         ranks=tuple(child.rank for child in same),
-        seen=f"{alone if len(same) == 1 else f'{count} ranks on {fold_names(nodes)}'} {explanation.seen}",
-        why=explanation.why,
-        fix=join_fixes(explanation.fix, explanation.diagnosis.fix("logs", run=evidence.plan.run, rank=same[0].name)),
+        seen=f"{alone if len(same) == 1 else f'{count} ranks on {fold_names(nodes)}'} {found.seen}",
+        why=found.why,
+        fix=join_fixes(found.fix, found.diagnosis.fix("logs", run=evidence.plan.run, rank=same[0].name)),
         consequences=tuple(_describe_followers(evidence, cause, others)),
     )
 

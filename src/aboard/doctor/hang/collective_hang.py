@@ -6,11 +6,11 @@ from dataclasses import replace
 from aboard.core.evidence.flight_records import GroupProgress
 from aboard.core.evidence.node_snapshot import CollectiveRecord
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_ranks
-from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import agree, format_count
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Cause, Confidence, Finding, Severity
 from aboard.diagnoses.runs import death
 from aboard.doctor.hang import diagnoses as hang
 from aboard.doctor.hang.rank_activity import RankActivity, describe_activity
@@ -28,17 +28,15 @@ def find_early_finishers(evidence: Evidence) -> Iterator[RuleResult]:
     waiting = _list_waiting_ranks(evidence)
     if done and waiting and len(done) + len(waiting) == len(evidence.views):
         first = waiting[0]
-        yield Cause(
-            finding=hang.UNEVEN.finding(
-                nodes=tuple(sorted({view.node for view in done})),
-                ranks=tuple(view.rank for view in done),
-                seen=f"{name_ranks(list_ranks(done))} {agree(done, 'has', 'have')} finished;"
-                f" {name_ranks(list_ranks(waiting))} {agree(waiting, 'is', 'are')} still waiting for"
-                f" {agree(done, 'it', 'them')}{_format_site(first)}",
-                fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=done[0].rank),
-            ),
-            sure=Confidence.CERTAIN,
-            since=min((view.child.at for view in done if view.child is not None), default=None),
+        yield hang.UNEVEN.finding(
+            nodes=tuple(sorted({view.node for view in done})),
+            ranks=tuple(view.rank for view in done),
+            seen=f"{name_ranks(list_ranks(done))} {agree(done, 'has', 'have')} finished;"
+            f" {name_ranks(list_ranks(waiting))} {agree(waiting, 'is', 'are')} still waiting for"
+            f" {agree(done, 'it', 'them')}{_format_site(first)}",
+            fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=done[0].rank),
+        ).as_cause(
+            Confidence.CERTAIN, since=min((view.child.at for view in done if view.child is not None), default=None)
         )
 
 
@@ -76,20 +74,16 @@ def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
             types = entry.types != progress.usual.types
             # Of two ranks there is no majority: either may be wrong.
             named = [evidence.view(rank) for rank in progress.waiting] if len(progress.waiting) == PAIR else odd
-            yield Cause(
-                finding=hang.MISMATCH.finding(
-                    nodes=tuple(sorted({view.node for view in named})),
-                    ranks=tuple(view.rank for view in named),
-                    seen=f"{name_ranks(list_ranks(odd))} issued {format_collective(entry, types=types)}"
-                    f" (sequence number {progress.number}){_format_site(odd[0])};"
-                    f" the other {'rank' if others == 1 else f'{others} ranks'} issued"
-                    f" {format_collective(progress.usual, types=types)}"
-                    f"{_format_site(evidence.view(_find_usual_rank(progress)))}",
-                    fix=hang.MISMATCH.fix("software"),
-                ),
-                sure=Confidence.CERTAIN,
-                since=progress.since,
-            )
+            yield hang.MISMATCH.finding(
+                nodes=tuple(sorted({view.node for view in named})),
+                ranks=tuple(view.rank for view in named),
+                seen=f"{name_ranks(list_ranks(odd))} issued {format_collective(entry, types=types)}"
+                f" (sequence number {progress.number}){_format_site(odd[0])};"
+                f" the other {'rank' if others == 1 else f'{others} ranks'} issued"
+                f" {format_collective(progress.usual, types=types)}"
+                f"{_format_site(evidence.view(_find_usual_rank(progress)))}",
+                fix=hang.MISMATCH.fix("software"),
+            ).as_cause(Confidence.CERTAIN, since=progress.since)
 
 
 def find_crossed_groups(evidence: Evidence) -> Iterator[RuleResult]:
@@ -102,19 +96,15 @@ def find_crossed_groups(evidence: Evidence) -> Iterator[RuleResult]:
                 # The minority is blamed.
                 one, other, there, back = other, one, back, there  # noqa: PLW2901 - the same two, the other way round
             if there and back:
-                yield Cause(
-                    finding=hang.ORDER.finding(
-                        nodes=tuple(sorted({view.node for view in there})),
-                        ranks=tuple(view.rank for view in there),
-                        seen=f"{name_ranks(list_ranks(back))} {agree(back, 'is', 'are')} waiting in group"
-                        f" {one.what or one.group}{_format_site(back[0])} for"
-                        f" {name_ranks(list_ranks(there))}, which {agree(there, 'is', 'are')} waiting in group"
-                        f" {other.what or other.group}{_format_site(there[0])}",
-                        fix=hang.ORDER.fix(),
-                    ),
-                    sure=Confidence.CERTAIN,
-                    since=min(each for each in (one.since, other.since) if each is not None),
-                )
+                yield hang.ORDER.finding(
+                    nodes=tuple(sorted({view.node for view in there})),
+                    ranks=tuple(view.rank for view in there),
+                    seen=f"{name_ranks(list_ranks(back))} {agree(back, 'is', 'are')} waiting in group"
+                    f" {one.what or one.group}{_format_site(back[0])} for"
+                    f" {name_ranks(list_ranks(there))}, which {agree(there, 'is', 'are')} waiting in group"
+                    f" {other.what or other.group}{_format_site(there[0])}",
+                    fix=hang.ORDER.fix(),
+                ).as_cause(Confidence.CERTAIN, since=min(each for each in (one.since, other.since) if each is not None))
 
 
 def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
@@ -152,7 +142,7 @@ RULES = (find_early_finishers, find_lingering_ranks, find_collective_mismatch, f
 def list_hang_findings(evidence: Evidence) -> list[Finding]:
     """What stalls the run according to its ranks, for rules that use other sources."""
     results = (each for rule in (*STUCK, *RULES) for each in rule(evidence))
-    return [each.finding for each in results if isinstance(each, Cause)]
+    return [each for each in results if isinstance(each, Cause)]
 
 
 def _add_oom_kill(evidence: Evidence, view: RankView, activity: RankActivity) -> RankActivity:
@@ -181,20 +171,16 @@ def _build_hang_cause(
 ) -> Cause:
     """Ranks that do something else, as the cause; information only until it lasts too long."""
     nodes = tuple(dict.fromkeys(view.node for view in views))
-    return Cause(
-        finding=activity.diagnosis.finding(
-            severity=None if grave else Severity.INFO,
-            nodes=nodes,
-            ranks=tuple(view.rank for view in views),
-            seen=f"{name_ranks(list_ranks(views))} on {'/'.join(nodes)} {agree(views, 'is', 'are')}"
-            f" {activity.description};"
-            f" {beside}",
-            why=why,
-            fix=activity.fix,
-        ),
-        sure=Confidence.STRONG,
-        since=since,
-    )
+    return activity.diagnosis.finding(
+        severity=None if grave else Severity.INFO,
+        nodes=nodes,
+        ranks=tuple(view.rank for view in views),
+        seen=f"{name_ranks(list_ranks(views))} on {'/'.join(nodes)} {agree(views, 'is', 'are')}"
+        f" {activity.description};"
+        f" {beside}",
+        why=why,
+        fix=activity.fix,
+    ).as_cause(Confidence.STRONG, since=since)
 
 
 def _find_absent_and_waiting(evidence: Evidence) -> tuple[list[RankView], list[RankView], GroupProgress | None]:

@@ -7,10 +7,10 @@ from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.evidence.follow_up_queries import is_stalled
 from aboard.core.evidence.node_snapshot import NicTraffic, PingResult, TcpConnection, split_endpoint
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import Fix, RunFailure, Severity, join_fixes
+from aboard.diagnoses import Confidence, Fix, RunFailure, Severity, join_fixes
 from aboard.doctor.hang import diagnoses as hang
 from aboard.doctor.shared.fix_commands import LINK_UP, build_check_command, build_firewall_rules, find_nearest_address
 from aboard.doctor.slow import diagnoses as slow
@@ -72,19 +72,15 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
     back = (passes or "connected" in outcomes) and not narrow and not down and not lossy
     if back and silent >= _FORGOTTEN_SECONDS:
         back, seen, why = False, f"{seen}; new connections work", _FORGOTTEN
-    yield Cause(
-        finding=diagnosis.finding(
-            # A path that works again recovers at TCP's next retry.
-            severity=Severity.INFO if back else Severity.WARN if lossy else Severity.BLOCK,
-            nodes=nodes,
-            ranks=tuple(sorted({each.rank for each in bad if each.node in nodes})),
-            seen=seen,
-            why=why,
-            fix=fix,
-        ),
-        sure=Confidence.CERTAIN if len(pairs) > 1 or down else Confidence.STRONG,
-        since=evidence.now - silent,
-    )
+    yield diagnosis.finding(
+        # A path that works again recovers at TCP's next retry.
+        severity=Severity.INFO if back else Severity.WARN if lossy else Severity.BLOCK,
+        nodes=nodes,
+        ranks=tuple(sorted({each.rank for each in bad if each.node in nodes})),
+        seen=seen,
+        why=why,
+        fix=fix,
+    ).as_cause(Confidence.CERTAIN if len(pairs) > 1 or down else Confidence.STRONG, since=evidence.now - silent)
 
 
 RULES = (find_cut_links,)

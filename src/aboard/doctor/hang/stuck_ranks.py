@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from aboard.core.evidence.node_snapshot import NodeSnapshot, ProcessSnapshot
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_ranks
-from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.text.input_text import agree
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Fix
+from aboard.diagnoses import Confidence, Fix
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.doctor.hang import diagnoses as hang
@@ -29,26 +29,20 @@ def find_stopped_ranks(evidence: Evidence) -> Iterator[RuleResult]:
     stopped_views = [view for view in evidence.views if view.alive and _has_only_state(view, "T")]
     for node, views in _group_by_node(stopped_views).items():
         pids = [str(view.seen.process.pid) for view in views if view.seen and view.seen.process]
-        yield Cause(
-            finding=death.RANK_STOPPED.finding(
-                nodes=(node,),
-                ranks=tuple(view.rank for view in views),
-                seen=f"{name_ranks(list_ranks(views))} on {node} {agree(views, 'is', 'are')} stopped (SIGSTOP)",
-                fix=death.RANK_STOPPED.fix("continue", pids=pids, node=node),
-            ),
-            sure=Confidence.CERTAIN,
-        )
+        yield death.RANK_STOPPED.finding(
+            nodes=(node,),
+            ranks=tuple(view.rank for view in views),
+            seen=f"{name_ranks(list_ranks(views))} on {node} {agree(views, 'is', 'are')} stopped (SIGSTOP)",
+            fix=death.RANK_STOPPED.fix("continue", pids=pids, node=node),
+        ).as_cause(Confidence.CERTAIN)
     for view in evidence.views:
         if view.alive and _has_only_state(view, "t"):
-            yield Cause(
-                finding=hang.TRACED.finding(
-                    nodes=(view.node,),
-                    ranks=(view.rank,),
-                    seen=f"rank {view.rank} on {view.node} is stopped by a debugger",
-                    fix=hang.TRACED.fix(pid=_get_pid(view), node=view.node),
-                ),
-                sure=Confidence.CERTAIN,
-            )
+            yield hang.TRACED.finding(
+                nodes=(view.node,),
+                ranks=(view.rank,),
+                seen=f"rank {view.rank} on {view.node} is stopped by a debugger",
+                fix=hang.TRACED.fix(pid=_get_pid(view), node=view.node),
+            ).as_cause(Confidence.CERTAIN)
     if evidence.snapshots and not stopped_views:
         yield RuledOut(what="a stopped rank", why="no rank's process is in state T")
 
@@ -66,24 +60,21 @@ def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
         found = True
         place, kind = _find_mount(node, waiting, path)
         ranks = tuple(view.rank for view in waiting)
-        yield Cause(
-            finding=hang.MOUNT.finding(
-                nodes=(name,),
-                ranks=ranks,
-                seen=f"{name_ranks(ranks)} on {name} {agree(ranks, 'is', 'are')} waiting in the kernel for"
-                f" {_describe_wait(waiting)}"
-                + (
-                    f", and {place.visible()} ({kind}) does not respond"
-                    if path
-                    else f" on {place.visible()} ({kind})"
-                    if place
-                    else ""
-                ),
-                fix=_build_mount_fix(evidence, name, place, kind),
-                about=(place.visible(),) if place else (),
+        yield hang.MOUNT.finding(
+            nodes=(name,),
+            ranks=ranks,
+            seen=f"{name_ranks(ranks)} on {name} {agree(ranks, 'is', 'are')} waiting in the kernel for"
+            f" {_describe_wait(waiting)}"
+            + (
+                f", and {place.visible()} ({kind}) does not respond"
+                if path
+                else f" on {place.visible()} ({kind})"
+                if place
+                else ""
             ),
-            sure=Confidence.CERTAIN if path or _is_remote_wait(node, waiting) else Confidence.STRONG,
-        )
+            fix=_build_mount_fix(evidence, name, place, kind),
+            about=(place.visible(),) if place else (),
+        ).as_cause(Confidence.CERTAIN if path or _is_remote_wait(node, waiting) else Confidence.STRONG)
     if evidence.snapshots and not found:
         yield RuledOut(what="a mount that does not respond", why="no rank is blocked in the kernel on a file")
 

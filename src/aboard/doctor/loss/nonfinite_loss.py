@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Confidence, RuleResult
+from aboard.core.evidence.verdict import RuleResult
+from aboard.diagnoses import Confidence
 from aboard.diagnoses.untrusted import escape_text
 from aboard.doctor.loss import diagnoses as loss
 
@@ -30,15 +31,12 @@ def find_nonfinite_loss(evidence: Evidence) -> Iterator[RuleResult]:
         found = [line for line in lines if line.match(_NO_NUMBER)]
         if len(found) >= _LINES:
             node = evidence.view(rank).node
-            yield Cause(
-                finding=loss.NO_NUMBER.finding(
-                    nodes=(node,),
-                    ranks=(rank,),
-                    seen=f'rank {rank} on {node} prints "{escape_text(found[-1].raw().strip())}"',
-                    fix=loss.NO_NUMBER.fix(run=evidence.plan.run),
-                ),
-                sure=Confidence.STRONG,
-            )
+            yield loss.NO_NUMBER.finding(
+                nodes=(node,),
+                ranks=(rank,),
+                seen=f'rank {rank} on {node} prints "{escape_text(found[-1].raw().strip())}"',
+                fix=loss.NO_NUMBER.fix(run=evidence.plan.run),
+            ).as_cause(Confidence.STRONG)
             return
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 from aboard.core.evidence.nccl_ras import RasComm, RasPart, RasProcess, RasRank, RasStatus
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.text.input_text import agree, format_count
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Diagnosis, Finding, Fix, RunFailure, Severity, join_fixes
+from aboard.diagnoses import Confidence, Diagnosis, Finding, Fix, RunFailure, Severity, join_fixes
 from aboard.diagnoses.untrusted import escape_text
 from aboard.doctor.hang.collective_hang import list_hang_findings
 from aboard.doctor.hang.rank_activity import describe_activity
@@ -45,7 +45,7 @@ def diagnose_by_ras(evidence: Evidence) -> Iterator[RuleResult]:
     elif list_hang_findings(evidence):
         yield RuledOut(what="another cause from NCCL's RAS", why=f"it reports: {causes[0].seen}")
     else:
-        yield from (Cause(finding=finding, sure=Confidence.LIKELY) for finding in causes)
+        yield from (finding.as_cause(Confidence.LIKELY) for finding in causes)
 
 
 RULES = (diagnose_by_ras,)

