@@ -61,7 +61,7 @@ class SlotSpeed:
         """Such as "multiply 712 TFLOP/s, copy 2,410 GB/s"."""
         rates = {name: getattr(self, name) for name in _WORDS}
         return ", ".join(
-            f"{name.replace('_', ' ')} {rate:,.3g} {_WORDS[name][1]}"
+            f"{name.replace('_', ' ')} {_format_rate(rate)} {_WORDS[name][1]}"
             for name, rate in rates.items()
             if rate is not None
         )
@@ -92,17 +92,21 @@ def find_slow_slots(facts: Facts) -> Iterator[Finding]:
     for (name, number), slot in speeds.items():
         # A lost link to the host is no CPU: all slots of a kind are GPUs or none.
         alike = [other for other in speeds.values() if (other.kind, other.size) == (slot.kind, slot.size)]
+        slow = []
         for measure, least in (_GPU_LEAST if slot.is_gpu else _CPU_LEAST).items():
             rate = getattr(slot, measure)
             usual = median_high([getattr(other, measure) or 0.0 for other in alike])
             if rate is not None and rate < least * usual:
                 words, unit = _WORDS[measure]
-                yield compute.SLOW.finding(
-                    nodes=(name,),
-                    seen=f"{name_slot(slot, number)}: {words} at {rate:,.3g} {unit}, {rate / usual:.0%} of the usual"
-                    f" {usual:,.3g} {unit} of {format_count(len(alike), 'slot')} ({slot.kind.visible(100)})",
-                    fix=compute.SLOW.fix("gpu" if slot.is_gpu else "cpu", node=name),
-                )
+                share = f"{rate / usual:.0%} of the usual {_format_rate(usual)} {unit}"
+                slow.append(f"{words} at {_format_rate(rate)} {unit}, {share}")
+        if slow:
+            yield compute.SLOW.finding(
+                nodes=(name,),
+                seen=f"{name_slot(slot, number)}: {'; '.join(slow)} of {format_count(len(alike), 'slot')}"
+                f" ({slot.kind.visible(100)})",
+                fix=compute.SLOW.fix("gpu" if slot.is_gpu else "cpu", node=name),
+            )
 
 
 def find_failed_slots(facts: Facts) -> Iterator[Finding]:
@@ -155,6 +159,10 @@ def list_unmeasured_nodes(facts: Facts) -> dict[str, str]:
             if reason := next(busy, ""):
                 found[name] = reason
     return found
+
+
+def _format_rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # noqa: PLR2004 - three digits
 
 
 def _is_busy(slot: SlotSpeed) -> bool:

@@ -61,6 +61,15 @@ def test_a_slow_copy_is_named(measure: str, words: str) -> None:
     assert found.seen.startswith(f"GPU 1: {words} at ")
 
 
+def test_a_gpu_that_is_slow_in_several_ways_is_one_finding() -> None:
+    """With each of its rates, and one fix: low clocks slow down everything that it does."""
+    (found,) = _judge(n1=[H100] * 4, n2=[H100, {**H100, "multiply": 356.0, "copy": 1205.0}])
+    assert found.seen == (
+        "GPU 1: matrix multiplication at 356 TFLOP/s, 50% of the usual 712 TFLOP/s; memory copy at 1,205 GB/s, 50% of"
+        " the usual 2,410 GB/s of 6 slots (NVIDIA H100 80GB HBM3)"
+    )
+
+
 def test_kinds_and_sizes_are_not_compared_with_each_other() -> None:
     """Nor is a kind that has one slot."""
     other = {**H100, "kind": "NVIDIA A100-SXM4-80GB", "multiply": 250.0}
