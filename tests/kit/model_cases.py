@@ -32,7 +32,7 @@ from aboard.trainer.distributed.auto_sharding import find_best_layout
 from aboard.trainer.distributed.rank_context import RankContext, join_process_group, leave_process_group
 from aboard.trainer.memory.activations import Precision
 from aboard.trainer.memory.advice import list_changes
-from aboard.trainer.memory.estimate import _estimate_activations, estimate_memory, profile_model
+from aboard.trainer.memory.estimate import estimate_memory, estimate_model_activations, profile_model
 from aboard.trainer.memory.out_of_memory import explain_out_of_memory
 from aboard.trainer.memory.worker import answer_request
 from aboard.trainer.model import chunked_loss
@@ -397,20 +397,32 @@ def _drops(its: Training) -> bool:
     return its.adapter is not None and its.adapter.dropout > 0
 
 
-def activations_told_and_kept(folder: Path, **changed: Any) -> tuple[int, int]:
-    """Of one forward: what was told, and by how much more there is at its end than before."""
-    its = training(folder, from_scratch=True, gradient_accumulation_steps=1, **changed)
-    world = join_process_group(its)
-    engine = build_engine(its, world)
-    told = estimate_memory(profile_model(its), its, (1,), sharding="none", keep=False, hold=False)
-    ids = torch.zeros(its.per_device_train_batch_size, its.max_length, dtype=torch.int64)
+def activations_told_and_kept(folder: Path, *, half: bool = False, **changed: Any) -> tuple[int, int]:
+    """Of one forward on a packed row: what was told, and what autograd keeps. `half` computes in bf16, as FSDP does."""
+    its = training(folder, from_scratch="adapter" not in changed, gradient_accumulation_steps=1, **changed)
+    engine = build_engine(its, join_process_group(its))
+    if half:
+        engine.module.bfloat16()
+    precision: Precision = "half" if half else "autocast" if its.bf16 else "full"
+    profile = profile_model(its)
+    told = estimate_model_activations(profile, its, precision)
+    masks = build_masks(engine.module, torch.bfloat16 if its.bf16 else torch.float32)
+    batch = _full_length_batch(its, masks)
+    if engine.dropout_keys is not None and batch.dropout_keys is not None:
+        engine.dropout_keys.set(batch.dropout_keys, batch.keep)
     meter = LiveByteCounter()
+    held: list[int] = []
     with meter:
-        # Kept: it holds the graph, and that the activations.
-        loss = engine.model(input_ids=ids, use_cache=False).logits[:, :1].float().sum()
-        kept = meter.now()
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                inputs = masks.inputs(batch)
+                loss = (engine.module if half else engine.model)(**inputs).logits[:, :1].float().sum()
+                held.append(meter.now())
         loss.backward()
-    return told.activations or 0, kept
+    # Without gradients there are the mask and views of all weights, too; autocast's copies of these are states.
+    kept = held[1] - held[0] - 2 * profile.sizes.copied * (precision == "autocast")
+    assert told is not None
+    return told.saved_bytes(checkpointing=its.gradient_checkpointing) - told.masks, kept
 
 
 def saved_told_and_kept(its: Training) -> tuple[str, int, int]:
@@ -421,7 +433,7 @@ def saved_told_and_kept(its: Training) -> tuple[str, int, int]:
     world = replace(join_process_group(its), keep=False, hold=False)
     profile = profile_model(its)
     precision: Precision = "half" if world.mesh is not None else "autocast"
-    told = _estimate_activations(profile, its, precision if its.bf16 else "full")
+    told = estimate_model_activations(profile, its, precision if its.bf16 else "full")
     assert told is not None
     engine = build_engine(its, world)
     chosen = its.attn_implementation != "auto"
@@ -437,9 +449,7 @@ def saved_told_and_kept(its: Training) -> tuple[str, int, int]:
     elif not its.gradient_checkpointing:
         kept -= profile.sizes.copied * (2 if its.bf16 else 4)
     leave_process_group(world)
-    each = told.entering if its.gradient_checkpointing else told.layer
-    each += told.matmuls if its.gradient_checkpointing == "selective" else 0
-    return masks.attention, told.masks + told.layers * each, kept
+    return masks.attention, told.saved_bytes(checkpointing=its.gradient_checkpointing), kept
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from aboard.trainer.data.sampling.packed_sequences import PackedSequence
 from aboard.trainer.data.sampling.source_mixing import SequenceDraw, mix_sources
 from aboard.trainer.distributed.rank_context import join_process_group
 from aboard.trainer.learning_rate import compute_learning_rate
-from aboard.trainer.memory.activations import estimate_activations
+from aboard.trainer.memory.activations import estimate_activations, profile_layer
 from aboard.trainer.metrics.metrics_report import format_metrics
 from aboard.trainer.metrics.time_ledger import TimeLedger
 from aboard.trainer.model.attention_masks import build_masks
@@ -247,7 +247,8 @@ def test_the_estimate_counts_one_mask_for_each_kind_of_layers(family: str, atten
     masks = build_masks(model, torch.bfloat16)
     made = masks.inputs(masks.collate()([row(300, 212, supervised=(1,))]))["attention_mask"]
     each = list(made.values()) if isinstance(made, dict) else [made]
-    told = estimate_activations(model.config, batch=1, length=512, precision="half", packed=True, norms=2)
+    layer = profile_layer(model.model.layers[0], None, model.config)
+    told = estimate_activations(model.config, batch=1, length=512, precision="half", packed=True, profile=layer)
     assert (len(each), sum(mask.nbytes for mask in each)) == (kinds, told.masks)
 
 

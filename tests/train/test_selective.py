@@ -16,8 +16,7 @@ from train_reference import references
 
 from aboard.core.plan.training_settings import Adapter, Checkpointing, Training
 from aboard.trainer.distributed.rank_context import join_process_group
-from aboard.trainer.memory.activations import estimate_activations
-from aboard.trainer.memory.estimate import profile_model
+from aboard.trainer.memory.estimate import estimate_model_activations, profile_model
 from aboard.trainer.model.build_model import build_engine
 
 CLOSE = 1e-5
@@ -85,24 +84,17 @@ def measured(folder: Path, *, bf16: bool) -> dict[Checkpointing, Measured]:
         its = training(folder, from_scratch=True, max_length=256, bf16=bf16, gradient_checkpointing=checkpointing)
         engine = build_engine(its, join_process_group(its))
         profile = profile_model(its)
-        told = estimate_activations(
-            profile.config,
-            batch=1,
-            length=its.max_length,
-            precision="autocast" if bf16 else "full",
-            packed=True,
-            norms=profile.norms,
-        )
+        told = estimate_model_activations(profile, its, "autocast" if bf16 else "full")
+        assert told is not None
         ids = torch.zeros(1, its.max_length, dtype=torch.int64)
         meter, flops = LiveByteCounter(), FlopCounterMode(display=False)
         with meter, flops:
             loss = engine.model(input_ids=ids, use_cache=False).logits[:, :1].float().sum()
             kept = meter.now()
             loss.backward()
-        # Without what the first layer of the backward recomputes.
-        saved = told.saved_bytes(checkpointing=checkpointing) - told.layer
-        saved += told.matmuls if checkpointing == "selective" else 0
-        found[checkpointing] = Measured(kept=kept, told=saved, flops=flops.get_total_flops())
+        found[checkpointing] = Measured(
+            kept=kept, told=told.saved_bytes(checkpointing=checkpointing), flops=flops.get_total_flops()
+        )
     return found
 
 

@@ -1,6 +1,6 @@
 """Estimates the memory that one rank needs in a given layout."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -13,8 +13,10 @@ from aboard.trainer.distributed.device_mesh import ShardingKind
 from aboard.trainer.memory.activations import (
     ActivationMemory,
     AdapterActivations,
+    LayerProfile,
     Precision,
     estimate_activations,
+    profile_layer,
     read_mlp_width,
 )
 from aboard.trainer.memory.model_states import FULL, ModelSizes, estimate_states, measure_model
@@ -22,6 +24,9 @@ from aboard.trainer.model.attention_masks import needs_masks, replace_dense_atte
 from aboard.trainer.model.chunked_loss import count_chunk_rows, find_chunking_obstacle
 from aboard.trainer.model.meta_model import DTYPES, build_on_meta, find_layers
 from aboard.trainer.model.packing_support import find_packing_obstacle
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # The process itself, and the fragmentation of its allocator. On a GPU, that is CUDA's context, NCCL's buffers and
 # cuBLAS's workspaces: 2 to 4 GiB, by what others report. It was not measured.
@@ -90,7 +95,8 @@ class ModelProfile:
 
     sizes: ModelSizes
     config: Any
-    norms: int
+    # None: a model without layers, or of a kind whose activations can't be estimated.
+    layer: LayerProfile | None
     adapter: AdapterActivations | None = None
     # Why documents of one row can't be separated in it; None if they can.
     why_not_apart: str | None = None
@@ -101,7 +107,7 @@ class ModelProfile:
 def profile_model(training: Training) -> ModelProfile:
     """Profiles the model, built on meta from the config of its directory."""
     built = build_on_meta(training, torch.device("cpu"))
-    blocks = find_layers(built)
+    blocks, config = find_layers(built), built.config.get_text_config()
     device, chosen = (
         torch.device("cuda" if training.device == "cuda" else "cpu"),
         training.attn_implementation != "auto",
@@ -109,22 +115,26 @@ def profile_model(training: Training) -> ModelProfile:
     replace_dense_attention(built, DTYPES[training.precision], device, chosen=chosen)
     why_not_apart, why_not_chunked = find_packing_obstacle(built), find_chunking_obstacle(built)
     adapter = None
+    estimable = all(hasattr(config, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     if training.adapter is not None:
         # Imported here: PEFT takes seconds, which only runs with an adapter need. A module that the adapter names but
         # the model lacks is reported before nodes are claimed.
         from aboard.trainer.adapter.inject_adapter import inject_adapter  # noqa: PLC0415
 
         inject_adapter(built, training, training.adapter)
-        adapter = _count_adapter_activations(built.config.get_text_config(), training.adapter, blocks)
-    norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
+        adapter = _count_adapter_activations(config, training.adapter, blocks)
     return ModelProfile(
         sizes=measure_model(built, blocks),
-        config=built.config.get_text_config(),
-        norms=norms,
+        config=config,
+        layer=profile_layer(blocks[0], _find_last_norm(built), config) if blocks and estimable else None,
         adapter=adapter,
         why_not_apart=why_not_apart,
         why_not_chunked=why_not_chunked,
     )
+
+
+def _find_last_norm(model: "PreTrainedModel") -> nn.Module | None:
+    return next((each for each in model.base_model.children() if "Norm" in type(each).__name__), None)
 
 
 def _count_adapter_activations(config: Any, adapter: Adapter, blocks: list[nn.Module]) -> AdapterActivations:
@@ -142,12 +152,15 @@ def _count_adapter_activations(config: Any, adapter: Adapter, blocks: list[nn.Mo
     numbers = adapter.r * len(shapes) - (2 * hidden + mlp - shared)
     masks = sum(given for given, _ in shapes) if adapter.dropout else 0
     if adapter.dropout:
-        # Each has its own copy.
-        numbers += masks - shared
+        # Each has its own copy, beside what it was made of.
+        numbers += masks
     if adapter.use_dora:
         # What the magnitudes multiply: the output of the base and that of the adapter.
         numbers += 2 * sum(made for _, made in shapes)
-    return AdapterActivations(numbers=numbers, masks=masks)
+    # autocast casts the input of each adapter anew; the MLP's product is saved once in any case. Dropout reads float32.
+    apart = sum(given for given, _ in shapes if given != mlp) - min(shared, 2 * hidden)
+    casts = shared if adapter.dropout else apart
+    return AdapterActivations(numbers=numbers, masks=masks, casts=casts)
 
 
 def estimate_memory(
@@ -158,9 +171,9 @@ def estimate_memory(
     states = estimate_states(profile.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
     half = training.precision != "float32"
     precision: Precision = "full" if not half else "autocast" if sharding == "none" or ranks == 1 else "half"
-    activation_memory = _estimate_activations(profile, training, precision)
+    activation_memory = estimate_model_activations(profile, training, precision)
     activation_bytes = (
-        activation_memory.saved_bytes(checkpointing=training.gradient_checkpointing) if activation_memory else 0
+        activation_memory.peak_bytes(checkpointing=training.gradient_checkpointing) if activation_memory else 0
     )
     logits = activation_memory.logits if activation_memory else 0
     if training.chunked_loss and sharding == "none":
@@ -189,8 +202,11 @@ def estimate_memory(
     )
 
 
-def _estimate_activations(profile: ModelProfile, training: Training, precision: Precision) -> ActivationMemory | None:
-    if not all(hasattr(profile.config, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")):
+def estimate_model_activations(
+    profile: ModelProfile, training: Training, precision: Precision
+) -> ActivationMemory | None:
+    """Of one micro-batch; None if activations of this kind of model can't be estimated."""
+    if profile.layer is None:
         return None
     return estimate_activations(
         profile.config,
@@ -198,7 +214,7 @@ def _estimate_activations(profile: ModelProfile, training: Training, precision: 
         length=training.max_length,
         precision=precision,
         packed=needs_masks(profile.config._attn_implementation),  # noqa: SLF001 - transformers has no other way to ask
-        norms=profile.norms,
+        profile=profile.layer,
         adapter=profile.adapter,
         # As on GPUs, where a chunk is larger.
         chunk_rows=count_chunk_rows(int(profile.config.vocab_size), "cuda") if training.chunked_loss else None,
