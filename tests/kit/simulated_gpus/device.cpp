@@ -331,7 +331,15 @@ static Tensor log_softmax(const Tensor& self, int64_t dim, bool half_to_float) {
   Tensor a = alias_cpu(self);
   return to_cuda(at::_log_softmax(half_to_float ? a.to(at::kFloat) : a, dim, false), self.device().index());
 }
+// Only CUDA multiplies bfloat16 into a float32 result, as TRL's loss does.
+static Tensor& addmm_dtype_out(const Tensor& self, const Tensor& one, const Tensor& other, at::ScalarType dtype,
+                               const at::Scalar& beta, const at::Scalar& alpha, Tensor& out) {
+  c10::impl::ExcludeDispatchKeyGuard no(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  alias_cpu(out).copy_(at::addmm(alias_cpu(self).to(dtype), alias_cpu(one).to(dtype), alias_cpu(other).to(dtype), beta, alpha));
+  return out;
+}
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("addmm.dtype_out", &addmm_dtype_out);
   m.impl("empty.memory_format", &empty_mf);
   m.impl("empty_strided", &empty_strided);
   m.impl("copy_", &copy_);

@@ -39,19 +39,21 @@ class TorchFinder:
     """Loads the device's library before torch, which asks for devices while it is imported, and patches torch after."""
 
     def __init__(self) -> None:
-        self.found = False
+        self.searching = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch" or self.found:
+        if name != "torch" or self.searching:
             return None
-        self.found = True
+        # Also for those who only ask whether there is a torch.
+        self.searching = True
         spec = importlib.util.find_spec(name)
+        self.searching = False
         if spec is None or spec.loader is None:
             return None
-        ctypes.CDLL(str(LIBRARY), ctypes.RTLD_GLOBAL)
         execute = spec.loader.exec_module
 
         def execute_and_patch(module: types.ModuleType) -> None:
+            ctypes.CDLL(str(LIBRARY), ctypes.RTLD_GLOBAL)
             execute(module)
             device = load_device()
             patch_cuda(device)
