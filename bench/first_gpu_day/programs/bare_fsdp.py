@@ -38,11 +38,8 @@ with torch.no_grad():
     for name, parameter in net.named_parameters():
         own = parameter.to_local()
         own.fill_(1.0) if "norm" in name else own.normal_(0.0, 0.02)
-    # Rotary frequencies and other buffers have no values on meta.
-    for module in net.modules():
-        if hasattr(module, "compute_default_rope_parameters"):
-            frequencies, _ = module.compute_default_rope_parameters(config, "cuda")
-            module.inv_freq.copy_(frequencies)
+# On meta its frequencies have no values.
+net.model.rotary_emb = type(net.model.rotary_emb)(config).cuda()
 net.train()
 optimizer = torch.optim.AdamW(net.parameters(), 1e-5, (0.9, 0.95), fused=True)
 generator = torch.Generator().manual_seed(dist.get_rank())
