@@ -41,6 +41,8 @@ class Sizes:
     largest: int
     # How much longer a run may take than its minutes say.
     patience: float = 2.0
+    # Of what tensors take / the estimate of it.
+    near: tuple[float, float] = (0.8, 1.15)
 
 
 REAL = Sizes(
@@ -61,6 +63,8 @@ SIMULATED = Sizes(
     finetune_steps=6,
     largest=1 << 20,
     patience=10.0,
+    # What the estimate leaves out weighs more in so small a model.
+    near=(0.5, 1.5),
 )
 
 

@@ -17,8 +17,6 @@ from first_gpu_day.day_run import DayRun, Figure, Outcome, State
 from first_gpu_day.gpu_day import GpuDay, format_logs, read_number
 from first_gpu_day.training_runs import explain_failure, new_directory, run_training
 
-# Of what tensors took / the estimate of it.
-_NEAR = (0.8, 1.15)
 _TITAN_SPEED = re.compile(r"\btps: ?([0-9,]{1,12})")
 _RESERVED = 0.94
 Settings = Mapping[str, Any]
@@ -138,7 +136,7 @@ def train_shape(
         figures |= memory
         if isinstance(taken := memory.get("tensors / estimated"), float):
             seen += f"; tensors take {taken:.2f} × the estimate"
-            state = "as expected" if _NEAR[0] <= taken <= _NEAR[1] else "differs"
+            state = "as expected" if day.sizes.near[0] <= taken <= day.sizes.near[1] else "differs"
     texts |= _collect_kernels(reports)
     return Outcome(state=state, seen=seen, figures=figures, texts=texts)
 
