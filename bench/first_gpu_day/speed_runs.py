@@ -20,6 +20,7 @@ from first_gpu_day.training_runs import explain_failure, new_directory, run_trai
 _TITAN_SPEED = re.compile(r"\btps: ?([0-9,]{1,12})")
 _RESERVED = 0.94
 Settings = Mapping[str, Any]
+_PACKAGES = {"flash_attention_2": "flash_attn"}
 
 
 def choose_shape(day: GpuDay) -> Outcome:
@@ -50,6 +51,8 @@ def choose_shape(day: GpuDay) -> Outcome:
 
 
 def run_bare_loop(day: GpuDay, name: str, words: Sequence[str] = ()) -> Outcome:
+    if lacking := _find_lack(day, "triton" if "compile" in words else ""):
+        return lacking
     steps, tokens = day.sizes.steps, day.sizes.tokens
     done = day.launch(name, "bare_fsdp.py", str(_model(day)), str(tokens), str(steps), *words, minutes=6)
     lines = day.read_logs(name)
@@ -103,6 +106,9 @@ def train_shape(
     day: GpuDay, name: str, rows: str, settings: Settings, wish: Mapping[str, Any] | None = None
 ) -> Outcome:
     """`aboard train` of the shape; ranks end after the last step, without a checkpoint."""
+    needed = "triton" if settings.get("torch_compile") else _PACKAGES.get(settings.get("attn_implementation", ""), "")
+    if lacking := _find_lack(day, needed):
+        return lacking
     steps = day.sizes.steps
     given = {
         **_settings(_model(day), new_directory(day, name)),
@@ -169,6 +175,14 @@ def _compare_memory(reports: Sequence[Mapping[str, Any]], needs: Mapping[str, fl
                 elif name == "used":
                     figures["used / estimated"] = round(size / needs["total"], 3)
     return figures
+
+
+def _find_lack(day: GpuDay, package: str) -> Outcome | None:
+    """Why a run can't be: a node without this package, as it described itself."""
+    packages = [str(day.results["machines"].figures.get(f"{node} packages", "")) for node in day.nodes]
+    if not package or all(f"{package} " in each for each in packages):
+        return None
+    return Outcome(state="not run", seen=f"the package {package} is not installed on every node")
 
 
 def _collect_kernels(reports: list[dict[str, Any]]) -> dict[str, str]:

@@ -169,6 +169,20 @@ def test_losses_are_compared_step_by_step_with_those_of_the_cpu(tmp_path: Path) 
     assert states == ["as expected", "differs", "differs"]
 
 
+@pytest.mark.parametrize("name", ["nccl-tests", "torchtitan", "attention-flash", "compiled", "bare-compiled"])
+def test_what_the_nodes_lack_is_not_run_and_says_why(tmp_path: Path, name: str) -> None:
+    """Before anything is launched: one node without it is enough."""
+    day = make_day(tmp_path)
+    both = {"n1 packages": "flash_attn 2.8, triton 3.5", "n1 tools": "all_reduce_perf", "n2 packages": "torch 2.13.0"}
+    for needed, figures in (("machines", both), ("shape", {"shape": "8B"})):
+        day.results[needed] = Result(
+            name=needed, state="as expected", seen="", seconds=1, at=0, figures=figures, texts={}
+        )
+    outcome = perform_run(day, next(run for run in RUNS if run.name == name), lambda _question: False)
+    assert outcome.state == "not run"
+    assert re.search("all_reduce_perf|--torchtitan|flash_attn|triton", outcome.seen)
+
+
 class Elements(HTMLParser):
     """All elements and attributes of a page."""
 
