@@ -20,7 +20,7 @@ from first_gpu_day.training_runs import explain_failure, new_directory, run_trai
 _TITAN_SPEED = re.compile(r"\btps: ?([0-9,]{1,12})")
 _RESERVED = 0.94
 Settings = Mapping[str, Any]
-_PACKAGES = {"flash_attention_2": "flash_attn"}
+_PACKAGES = {"flash_attention_2": "flash_attn", "flex_attention": "triton"}
 
 
 def choose_shape(day: GpuDay) -> Outcome:

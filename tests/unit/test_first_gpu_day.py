@@ -169,7 +169,9 @@ def test_losses_are_compared_step_by_step_with_those_of_the_cpu(tmp_path: Path) 
     assert states == ["as expected", "differs", "differs"]
 
 
-@pytest.mark.parametrize("name", ["nccl-tests", "torchtitan", "attention-flash", "compiled", "bare-compiled"])
+@pytest.mark.parametrize(
+    "name", ["nccl-tests", "torchtitan", "attention-flash", "attention-flex", "compiled", "bare-compiled"]
+)
 def test_what_the_nodes_lack_is_not_run_and_says_why(tmp_path: Path, name: str) -> None:
     """Before anything is launched: one node without it is enough."""
     day = make_day(tmp_path)
