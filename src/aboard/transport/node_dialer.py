@@ -1,6 +1,7 @@
 """Connects to many nodes: limits handshakes but not sessions, and retries a handshake that sshd drops."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from random import uniform
 from time import monotonic
@@ -24,6 +25,7 @@ TRIES = 6
 PING_SECONDS = 2.0
 PONG_SECONDS = 3.0
 # The node itself may be fine.
+_LOG = logging.getLogger(__name__)
 _RETRIED = (UnreachableReason.DROPPED, UnreachableReason.STEP_ABORTED)
 
 OnDial = Callable[[Node, str], None]
@@ -157,9 +159,11 @@ class NodeDialer:
                         node, self._transport_for(node), self._seconds, lambda phase: self.on_phase(node, phase)
                     )
                 except Unreachable as error:
+                    _LOG.info("no link to %s (try %d): %s", node.name, drops + 1, error.seen)
                     if error.reason not in _RETRIED or drops == TRIES - 1:
                         raise
                 else:
+                    _LOG.debug("link to %s open after %.2f s", node.name, monotonic() - now)
                     return DialResult(link=link, seconds=monotonic() - now, drops=drops)
             # sshd drops at random above MaxStartups (sshd_config(5)); spread the next tries over time.
             self.on_phase(node, "dropped, trying again")

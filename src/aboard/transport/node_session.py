@@ -1,6 +1,7 @@
 """A session with one node's supervisor: sends heartbeats, re-attaches after a disconnect, and loses nothing."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -91,6 +92,7 @@ ASK_SECONDS = 10.0
 CODE_SECONDS = 60.0
 REDIAL_SECONDS = 0.5
 EARLY_LIMIT = 4 * 1024 * 1024
+_LOG = logging.getLogger(__name__)
 
 
 class SessionState(Enum):
@@ -297,6 +299,7 @@ class NodeSession:
                 # Disconnected again in the meantime.
                 continue
             try:
+                _LOG.debug("%s: asked to %s", self.node.name, op)
                 return await link.ask(op, wait, **fields)
             except (Unreachable, ProtocolError) as error:
                 self._disconnect(link, error.seen)
@@ -419,6 +422,7 @@ class NodeSession:
         task.add_done_callback(_CLOSING.discard)
 
     def _set_state(self, state: SessionState, why: str) -> None:
+        _LOG.info("%s is %s%s", self.node.name, state.name.lower(), f": {why}" if why else "")
         self.state = state
         (self._connected.set if state is SessionState.CONNECTED else self._connected.clear)()
         if state is SessionState.LOST:
