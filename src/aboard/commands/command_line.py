@@ -97,6 +97,14 @@ def print_generated(context: click.Context, option: click.Parameter, word: str |
     context.exit()
 
 
+def _show_decisions() -> None:
+    from aboard.engine.records.decision_log import show_decisions  # noqa: PLC0415 - only for --debug
+
+    # It is no part of the command that fixes repeat.
+    sys.argv.remove("--debug")
+    show_decisions()
+
+
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -111,6 +119,14 @@ def print_generated(context: click.Context, option: click.Parameter, word: str |
     is_eager=True,
     callback=print_generated,
     help="Print the script that completes words in bash, zsh or fish.",
+)
+@click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=lambda _context, _option, wanted: _show_decisions() if wanted else None,
+    help="Show every decision, request and link on stderr. A run also writes them to decisions.log.",
 )
 @click.option(
     "--json-schema",

@@ -1,5 +1,6 @@
 """`aboard launch`: checks the nodes, builds the plan, and conducts the run over the links of the check."""
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -13,6 +14,7 @@ from aboard.config.input_files import find_similar_file
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import HeadEnvironment
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.plan_builder import build_plan
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from aboard.core.launchers.slurm.captured_steps import JobReader
     from aboard.engine.scripts.node_script import ScriptEnd
 
+_LOG = logging.getLogger(__name__)
 # The file that accelerate's launcher names for DeepSpeed: each rank reads it.
 ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 MOST_PATHS = 64
@@ -224,11 +227,20 @@ async def launch(
         if spec.subjects:
             report = check_report
             on_report(report)
+            _LOG.info("the node check found %s", ", ".join(each.code for each in report.findings) or "nothing")
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return LaunchResult(report=report)
         plan = _build_plan(spec.request, leave_out_spares(spec, facts), record.run.id)
+        _LOG.info(
+            "%d ranks on %s; rank 0 on %s at %s",
+            plan.world,
+            fold_names(part.node.name for part in plan.parts),
+            plan.master.node,
+            plan.master.address,
+        )
         if spec.payload is not None:
             plan, findings = await spec.payload.settle(plan, facts)
+            _LOG.info("the payload: %s", ", ".join(each.code for each in findings) or "nothing to report")
             if any(finding.severity is Severity.BLOCK for finding in findings):
                 return LaunchResult(report=report, refused=tuple(findings))
             await spec.payload.load(plan, dialer)

@@ -26,6 +26,7 @@ from aboard.engine.conductor.control_socket import serve_control, serve_script_c
 from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.engine.monitoring.metrics_file import MetricsFile
 from aboard.engine.monitoring.run_notifier import RunNotifier
+from aboard.engine.records.decision_log import write_decisions
 from aboard.engine.slurm.continue_job import continue_training, requeue_job
 from aboard.engine.slurm.job_conductor import JobWatch, record_own_job
 from aboard.engine.slurm.watch_job import VIEWER_SECONDS
@@ -73,6 +74,7 @@ class LaunchSession:
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(stop)
+                stack.enter_context(write_decisions(self.run))
                 cluster = self.spec.cluster
                 metrics = stack.enter_context(MetricsFile(cluster.textfile, record, run_observer))
                 notifier = RunNotifier(cluster.notify, record, metrics)

@@ -63,7 +63,7 @@ class RunDirectory:
     socket = _File("conductor.sock")
     pid = _File("conductor.pid")
     conductor_log = _File("conductor.log")
-    # What the conductor decided, and before that: record/decision_log.py.
+    # What the conductor decided, and before that: engine/records/decision_log.py.
     decisions, earlier_decisions = _File("decisions.log"), _File("decisions-earlier.log")
     # The Slurm job of a run that has one, and the script of a run that was submitted from a login node.
     slurm_job = _File("slurm.json")

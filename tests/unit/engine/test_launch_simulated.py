@@ -221,11 +221,12 @@ class SecondAttempt(Onlooker):
 
 
 @pytest.mark.ci
-def test_a_second_attempt_has_its_own_ranks_and_evidence(tmp_path: Path) -> None:
+def test_a_second_attempt_has_its_own_ranks_and_evidence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The spare has the lost node's ranks; what the first attempt printed, and why it failed, says nothing any more.
 
-    The other nodes are not dialled again.
+    The other nodes are not dialled again, and the log of decisions says why the spare took over.
     """
+    caplog.set_level("DEBUG", "aboard")
     second = SecondAttempt()
     lease = Lease(seconds=6.0, beat=0.5, grace=0.1)
     launched = _launch(
@@ -240,6 +241,9 @@ def test_a_second_attempt_has_its_own_ranks_and_evidence(tmp_path: Path) -> None
     assert {second.placed[rank] for rank in range(24, 32)} == {"s11"}
     assert second.placed[32] == "s4"
     assert {name: count for name, count in second.dials.items() if count > 1 and name != "s3"} == {}
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("aboard.engine.conductor")]
+    assert any(each.startswith("at the end, cause 1: run-node-gone (block) on s3: ") for each in said)
+    assert any(each.startswith("the failure run-node-gone is node; replace on s[0-10]: ") for each in said)
 
 
 class StopBetween(Onlooker):

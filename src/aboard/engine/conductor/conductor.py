@@ -1,6 +1,7 @@
 """The conductor: runs generations of a run's ranks, folds their events, and stops all if one fails."""
 
 import asyncio
+import logging
 import time as time_functions
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ from aboard.engine.sessions.run_sessions import SWEEP_SECONDS, RunSessions
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.supervisor_messages import OutputChunk
+
+_LOG = logging.getLogger(__name__)
 
 # Wait for further deaths before stopping the other ranks: one of them may have happened earlier.
 LATE_DEATH_SECONDS = 0.3
@@ -184,6 +187,13 @@ class Conductor:
                 self.verdict, why = findings, end.why
                 gives_up = end.stuck and self._on_stall is StallAction.STOP
                 if code == 0 or self._stops or gives_up or self._recovery is None:
+                    _LOG.info(
+                        "attempt %d was the last: code %d, stops %d, recovery %s",
+                        number,
+                        code,
+                        self._stops,
+                        "off" if self._recovery is None else "on",
+                    )
                     break
                 plan, obstacle = await self._recover(self._recovery, findings, why)
                 if plan is None:
@@ -220,6 +230,17 @@ class Conductor:
         )
         failure = replace(failure, lost=tuple(self.run.generation.lost), own_lease=own_lease)
         decision = recovery.decide(failure, active)
+        _LOG.info(
+            "the failure %s is %s; %s on %s: %s, pause %.0f s, wait %.0f s%s",
+            failure.code,
+            failure.kind.value,
+            decision.action.value,
+            fold_names(active),
+            decision.why or decision.doing,
+            decision.pause,
+            decision.wait,
+            ", after the lease" if decision.lease else "",
+        )
         if decision.action is Action.STOP:
             self.verdict = findings
 
@@ -342,6 +363,7 @@ class Conductor:
             await self.verdicts.collect_final_snapshot(self.plan, self._sessions.by_node)
         if self._copies is not None and end.finished:
             await self._finish_copies(self._copies)
+        _LOG.debug("ending the ranks of %s", fold_names(self._sessions.by_node))
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
         if (end.death or end.stuck or self.run.generation.lost) and self.plan.code:
@@ -387,6 +409,7 @@ class Conductor:
 
     def _request_end(self, end: EndDecision) -> None:
         if self._end is not None and not self._end.done():
+            _LOG.info("the attempt ends: %s", end.why)
             self._end.set_result(end)
             # A stuck run has shown it since its last progress.
             sign = time() - (self.verdicts.watch.rhythm.quiet(time()) if end.stuck else 0.0)

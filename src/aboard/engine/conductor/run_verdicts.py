@@ -1,9 +1,11 @@
 """Collects the evidence of a run, judges it while it hangs and when a generation ends, and records what was judged."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import monotonic, time
 
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.snapshot import build_snapshot
 from aboard.core.evidence.verdict import Judgement
@@ -27,6 +29,8 @@ from aboard.engine.conductor.stall_monitor import StallMonitor
 from aboard.engine.sessions.node_messages import NodeMessages
 from aboard.record.run_record import Record
 from aboard.transport.node_session import NO_STACKS, NodeSession
+
+_LOG = logging.getLogger(__name__)
 
 STACKS_BYTES = 32 * 1024 * 1024
 # The last output of these first ranks is searched for a non-finite loss: usually rank 0 prints it.
@@ -94,7 +98,9 @@ class RunVerdicts:
             self._record_snapshot(evidence, why.findings)
         except Exception as error:  # noqa: BLE001 - a bug in Aboard must not leave a stuck run without a verdict
             why = Judgement(findings=(report_internal_error(error, run=plan.run),))
-        return replace(why, seconds=monotonic() - began)
+        why = replace(why, seconds=monotonic() - began)
+        _log_judgement("live", why, self._collected.unheard)
+        return why
 
     def take(self, finding: Finding | None) -> None:
         """Records a verdict of the stall monitor, which stands until the next one, and shows it to the observer."""
@@ -121,7 +127,9 @@ class RunVerdicts:
         was_stopped = end.asked or end.stuck
         # The monitor's own is the same verdict with the figures of its last look.
         standing = self._standing and (self.watch.verdict or self._standing)
-        findings = conclude_run(evidence, standing, was_stopped=was_stopped).findings
+        concluded = conclude_run(evidence, standing, was_stopped=was_stopped)
+        _log_judgement("at the end", concluded, self._collected.unheard)
+        findings = concluded.findings
         if not was_stopped:
             self._record_snapshot(evidence, findings, ended=True)
         # Aboard ended the run because ranks started launchers; clocks may put their deaths before that.
@@ -136,3 +144,23 @@ class RunVerdicts:
                 build_snapshot(evidence, self._collected.answers, findings, number=self._snapshot_count, ended=ended)
             )
             self._messages.note(SnapshotJudged(number=self._snapshot_count))
+
+
+def _log_judgement(when: str, why: Judgement, unheard: Mapping[str, str]) -> None:
+    """Why this verdict and not another: the causes in their order, what was ruled out, and who did not answer."""
+    for place, each in enumerate(why.findings):
+        _LOG.info(
+            "%s, cause %d: %s (%s) on %s: %s",
+            when,
+            place + 1,
+            each.code,
+            each.severity.name.lower(),
+            fold_names(each.nodes),
+            each.seen,
+        )
+    if why.ruled_out:
+        _LOG.debug("%s, ruled out: %s", when, "; ".join(f"{each.what} ({each.why})" for each in why.ruled_out))
+    for node, reason in unheard.items():
+        _LOG.debug("%s, no snapshot of %s: %s", when, node, reason)
+    if not why.findings:
+        _LOG.info("%s: no cause found", when)

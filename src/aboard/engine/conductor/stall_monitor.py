@@ -1,6 +1,7 @@
 """The stall monitor: requests a judgement when a run's progress stalls, and reports each new verdict once."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from time import time
 
@@ -9,6 +10,8 @@ from aboard.core.run.run_state import Run
 from aboard.core.run.stall_detector import StallDetector
 from aboard.diagnoses import Finding, Severity
 from aboard.doctor.hang import diagnoses as hang
+
+_LOG = logging.getLogger(__name__)
 
 AskWhy = Callable[[], Awaitable[Judgement]]
 ReportVerdict = Callable[[Finding | None], None]
@@ -109,7 +112,7 @@ class StallMonitor:
             await asyncio.sleep(GOES_ON_SECONDS)
             why = await self._ask() if self.rhythm.moved == moved else why
         if self.rhythm.moved != moved and not self.rhythm.slow:
-            # It progressed during the query.
+            _LOG.debug("the run progressed while it was judged: the judgement is dropped")
             return
         self._settle(why)
 
@@ -128,7 +131,7 @@ class StallMonitor:
             and self.rhythm.slow
             and _get_code(self.why).startswith(SLOW)
         ):
-            # Still slow: one snapshot without findings does not withdraw the verdict.
+            _LOG.debug("still slow: one snapshot without findings does not withdraw the verdict")
             return
         if after is None:
             self.rhythm.accept_pace(time())
@@ -136,8 +139,10 @@ class StallMonitor:
         self._settled = time()
         if not is_same_verdict(before, after):
             self._since = time()
+            _LOG.info("the verdict is now %s", "withdrawn" if after is None else after.code)
             self._report(after)
         elif judgement is not None and self._act is not None and self.acts_at is not None and time() >= self.acts_at:
+            _LOG.info("the verdict stood for %.0f s: acting on it", time() - self._since)
             self._act(judgement)
 
 

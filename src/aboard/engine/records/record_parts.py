@@ -33,9 +33,9 @@ def read_record_parts(run: RunDirectory) -> dict[str, bytes]:
         if data:
             parts[path.name] = data
     parts[LOGS] = b"".join(_read_rank_logs(run))
-    tail = _read_tail(run.conductor_log, _CONDUCTOR_BYTES)
-    if tail:
-        parts[run.conductor_log.name] = tail
+    for path in (run.conductor_log, run.decisions):
+        if tail := _read_tail(path, _CONDUCTOR_BYTES):
+            parts[path.name] = tail
     return parts
 
 

@@ -1,6 +1,7 @@
 """Prepares the next generation of a run: waits for what failed, checks it again, and plans the ranks anew."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
@@ -17,6 +18,8 @@ from aboard.core.run.recovery.recovery_policy import (
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import AboardError
 from aboard.engine.recovery.spare_nodes import CheckNodes, LoadNode, SpareNodes
+
+_LOG = logging.getLogger(__name__)
 
 # How often what is waited for is checked again.
 CHECK_SECONDS = 10.0
@@ -68,6 +71,9 @@ class RunRecovery:
         nodes = list(active)
         while decision.action is Action.REPLACE and not await self._check_spares(decision.spares):
             decision = decide_recovery(self.failures, self.settings, active, self.spares.ready)
+            _LOG.info(
+                "a spare failed its check; instead: %s, %s", decision.action.value, decision.why or decision.doing
+            )
             on_change(decision)
         if decision.action is Action.STOP:
             raise RecoveryFailed(decision.why)
@@ -100,6 +106,7 @@ class RunRecovery:
         deadline = monotonic() + decision.wait
         while findings := await self._check_nodes(nodes):
             left = deadline - monotonic()
+            _LOG.debug("waiting for %s, %.0f s left: %s", ", ".join(nodes), left, findings[0].seen)
             if left <= 0:
                 waited = format_duration(decision.wait)
                 raise RecoveryFailed(f"it did not clear within {waited}: {findings[0].seen}")

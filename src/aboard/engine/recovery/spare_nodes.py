@@ -1,11 +1,14 @@
 """Keeps spare nodes ready while a run goes on: checked every few minutes, and sent what ranks will need there."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from aboard.core.plan.plan import NodePlan
 from aboard.core.text.durations import MINUTE
 from aboard.diagnoses import AboardError, Finding
+
+_LOG = logging.getLogger(__name__)
 
 CHECK_SECONDS = 3.0 * MINUTE
 
@@ -79,4 +82,5 @@ class SpareNodes:
     def _report(self, name: str, why: str) -> None:
         if bool(why) != (name in self._unfit):
             self._unfit ^= {name}
+            _LOG.info("spare %s %s", name, f"can't take over: {why}" if why else "is ready")
             self.on_change(name, why)

@@ -1,6 +1,7 @@
 """The sessions with the nodes of a run: starts the ranks of each generation, and ends them."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +23,8 @@ from aboard.engine.sessions.silent_nodes import OldSupervisors, SilentNodes
 from aboard.engine.sessions.standby_sessions import StandbySessions
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, SessionState
+
+_LOG = logging.getLogger(__name__)
 
 # After the grace period: for the supervisor's own cleanup, and for the last output to arrive.
 SWEEP_SECONDS = 10.0
@@ -92,7 +95,9 @@ class RunSessions:
                     raise
 
         await asyncio.gather(*(begin(part) for part in plan.parts))
-        return port.result() if port.done() and not port.cancelled() else None
+        chosen = port.result() if port.done() and not port.cancelled() else None
+        _LOG.info("ranks were sent to %d nodes; port of rank 0: %s", len(plan.parts), chosen)
+        return chosen
 
     def release_ranks(self, port: int) -> None:
         """Lets all ranks connect to rank 0."""

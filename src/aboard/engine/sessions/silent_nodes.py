@@ -1,6 +1,7 @@
 """Nodes that the conductor can't reach: asks other nodes whether they can, and ends old ranks when one returns."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -18,6 +19,8 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, SessionState
 from aboard.transport.slurm.slurm_commands import find_slurmd_port
+
+_LOG = logging.getLogger(__name__)
 
 # How long a connection may take, and how long the whole reply: a name server may be slow.
 CONNECT_SECONDS = 3.0
@@ -79,6 +82,11 @@ class SilentNodes:
             # Each is also asked to connect to the next one, which is well.
             answers = await asyncio.gather(
                 *(self._ask(peer, session, well) for peer, well in zip(asked, [*asked[1:], *asked[:1]], strict=True))
+            )
+            _LOG.info(
+                "%s is silent; can others connect to it? %s",
+                session.node.name,
+                dict(zip((other.node.name for other in asked), answers, strict=True)),
             )
             others = [*(other for other in others if other not in asked), *asked]
             await asyncio.sleep(session.last_contact + LOST_SECONDS - monotonic())

@@ -1,5 +1,6 @@
 """The conductor's side of a Slurm job: its record, and the reason and time left when Slurm ends the job."""
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +21,7 @@ from aboard.record.slurm_job import SlurmJob, read_slurm_job, write_slurm_job
 from aboard.transport.slurm.slurm_commands import run_slurm_command
 from aboard.transport.slurm.step_notices import find_cancel_notice
 
+_LOG = logging.getLogger(__name__)
 # Tells a further job of a run which one it is, and the last saved step: "RUN 2 400".
 CONTINUED = "ABOARD_CONTINUED"
 _CONTINUED = re.compile(r"(\S+) (\d{1,6}) (\d{1,18})")
@@ -87,6 +89,7 @@ class JobWatch:
         if self.ending is None:
             notice = find_cancel_notice().line
             self.ending = classify_ending(self.job.id, shown, signal, now, self._conditions, notice)
+            _LOG.info("job %d ends after %s: %s; Slurm said: %s", self.job.id, signal, self.ending.why, notice)
         return self.ending
 
     async def _read_conditions(self) -> None:

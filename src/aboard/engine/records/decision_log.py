@@ -95,5 +95,3 @@ def show_decisions() -> None:
 def _add_handler(handler: logging.Handler) -> None:
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.DEBUG)
-    # Not to handlers of the program that imports us.
-    _LOGGER.propagate = False

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aboard.record import decision_log
-from aboard.record.decision_log import show_decisions, write_decisions
+from aboard.engine.records import decision_log
+from aboard.engine.records.decision_log import show_decisions, write_decisions
 from aboard.record.run_directory import RunDirectory
 
 LOG = logging.getLogger("aboard.engine.example")
