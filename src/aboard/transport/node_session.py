@@ -422,7 +422,8 @@ class NodeSession:
         task.add_done_callback(_CLOSING.discard)
 
     def _set_state(self, state: SessionState, why: str) -> None:
-        _LOG.info("%s is %s%s", self.node.name, state.name.lower(), f": {why}" if why else "")
+        word = "over" if state is SessionState.LOST else state.name.lower()
+        _LOG.info("%s: session %s%s", self.node.name, word, f": {why}" if why else "")
         self.state = state
         (self._connected.set if state is SessionState.CONNECTED else self._connected.clear)()
         if state is SessionState.LOST:
