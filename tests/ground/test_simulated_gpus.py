@@ -1,4 +1,4 @@
-"""GPU nodes, simulated: what a check says of them, and scripts on them."""
+"""GPU nodes, simulated: what a check says of them, scripts on them, and a spare that takes over in a training."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import wait_until
 from gpu_hosts import PLACE, list_variables, make_gpu_hosts
 from launching import PYTHON, Launches, Ran, build_sandbox
 
@@ -60,12 +61,34 @@ print(f"done: rank {args.process_index} of world size {args.world_size}", flush=
 """
 
 
+# Part of the sitecustomize of ranks: the first rank of n2 trains no further once there is a checkpoint, in the first
+# attempt, until its node loses power.
+HOLD = """
+import os, pathlib, signal, threading, time
+
+def hold(*_):
+    # No event tells of a node that loses power.
+    time.sleep(60)
+
+def watch():
+    while not list(pathlib.Path("/shared/finetune/killed/step-000002").glob("*.json")):
+        time.sleep(0.002)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+
+if os.environ.get("RANK") == "2" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ.get("HOLDS"):
+    signal.signal(signal.SIGALRM, hold)
+    threading.Thread(target=watch, daemon=True).start()
+"""
+
+
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Launches]:
-    """Two GPU nodes with two slots each."""
-    with build_sandbox("simulated", nodes=2, slots=2) as box:
+    """Three GPU nodes with two slots each; the third is a spare."""
+    with build_sandbox("simulated", nodes=3, slots=2) as box:
         made = Launches(box, slots=2)
         make_gpu_hosts(box.nodes)
+        startup = f"{PLACE}/startup/sitecustomize.py"
+        box.head.run(["sh", "-c", f"cat >> {startup}"], input=HOLD).check_returncode()
         made.put("aboard.yaml", json.dumps(_configure()))
         yield made
 
@@ -131,6 +154,27 @@ def test_trl_trains_on_gpus(hosts: Launches) -> None:
     assert losses[0] == sorted(losses[0], reverse=True)
     # The base model answers in two styles, of which one is in the data.
     assert losses[0][0] > 5 * losses[0][-1]
+
+
+def test_a_spare_with_gpus_takes_the_place_of_a_lost_node(hosts: Launches) -> None:
+    """The training run loses power on one node, and ends on the GPUs of the spare after one restart."""
+    launches = Launches(hosts.box, slots=2, folder="/shared/finetune")
+    _copy_example(launches, "finetune", prepare=("make_data.py", "make_model.py"))
+    example = (EXAMPLES / "finetune/aboard.yaml").read_text()
+    cluster = {**_configure()["cluster"], "nodes": ["n[1-3] slots=2"]}
+    launches.put("aboard.yaml", example + f"cluster: {json.dumps(cluster)}\n")
+    sets = ("train.max_steps=6", "train.save_steps=2", "train.eval_steps=null")
+    usual = ("train", *(word for each in sets for word in ("--set", each)))
+    words = (*usual, "--spares", "1", "--set", "train.output_dir=killed", "--env", "HOLDS=1")
+    with launches.going(*words) as train:
+        saved = ["sh", "-c", f"ls {launches.folder}/killed/step-000002/*.json"]
+        found = lambda: train.ended or launches.box.head.run(saved).returncode == 0  # noqa: E731 - used once
+        wait_until(found, SECONDS, lambda: train.said)
+        hosts.box.host("n2").kill_power()
+        assert train.wait(SECONDS) == 0, train.said
+        said = train.said
+    assert "n3 takes over" in said
+    assert re.search(r"^done: finished: 4 ranks, .* with 1 restart, 6 steps, loss ", said, re.MULTILINE), said
 
 
 def _configure() -> dict[str, Any]:
