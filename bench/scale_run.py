@@ -24,7 +24,8 @@ from aboard.core.run.rank_phases import Phase
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
 from aboard.engine.conductor.control_socket import build_live_progress
-from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.engine.launch_run import LaunchResult, launch
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults

@@ -17,7 +17,8 @@ from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
 from aboard.engine.conductor.control_socket import serve_control
 from aboard.engine.conductor_client import ask_stop
-from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.engine.launch_run import LaunchResult, launch
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs

@@ -1,5 +1,6 @@
 """Runs of the real conductor on simulated nodes, with messages about them and metrics of them."""
 
+import os
 import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -17,9 +18,10 @@ from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
-from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.engine.launch_run import LaunchResult, launch
 from aboard.engine.monitoring.metrics_file import MetricsFile
 from aboard.engine.monitoring.run_notifier import RunNotifier
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -72,7 +74,7 @@ async def conduct_simulated(
     spec = LaunchSpec(cluster=cluster, request=request, lease=lease, recovery=recovery or RecoverySettings())
     try:
         with MetricsFile(textfile, record, observer) as metrics:
-            async with RunNotifier(notify, record, metrics) as notifier:
+            async with RunNotifier(notify, record, metrics, os.environ) as notifier:
                 return await launch(
                     spec,
                     record,

@@ -160,7 +160,7 @@ def main() -> None:
         # Until a run begins, which handles it: the default would end a batch script without a word.
         signal.signal(signal.SIGUSR1, _interrupt_before_time_limit)
     if any(word.startswith(("--env", "--set")) for word in sys.argv):
-        from aboard.commands.shared.options.typed_words import hide_values  # noqa: PLC0415 - only for these options
+        from aboard.engine.request.typed_words import hide_values  # noqa: PLC0415 - only for these options
 
         with suppress(OSError):  # without /proc (macOS) nothing can be hidden: docs/security.md says so
             hide_values()

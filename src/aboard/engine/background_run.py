@@ -2,9 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from aboard.core.run.event_kinds import Recovering, SpareChanged, Unsent
 from aboard.core.run.events import Event
@@ -74,20 +73,21 @@ class StartReporter:
             self._pipe = None
 
 
-def start_in_background(run: RunDirectory, conduct: Callable[[StartReporter], int]) -> tuple[int, str]:
-    """The exit code and text that `conduct` reports first, from a process that goes on without this one."""
+def fork_into_background(run: RunDirectory) -> StartReporter | tuple[int, str]:
+    """In a process that goes on without this one, its reporter; here, the exit code and text that it reports first."""
     read_end, write_end = os.pipe()
     if os.fork() == 0:
         os.close(read_end)
-        _run_in_background(run, conduct, write_end)
+        return StartReporter(run, write_end)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
         code, _, text = pipe.read().decode("utf-8", "replace").partition("\n")
     return int(code or 1), text
 
 
-def _run_in_background(run: RunDirectory, conduct: Callable[[StartReporter], int], write_end: int) -> NoReturn:
-    """The background process: no terminal, output to the conductor log."""
+@contextmanager
+def leave_terminal(run: RunDirectory) -> Iterator[None]:
+    """What the background process does: no terminal, output to the conductor log. The process ends with it."""
     code = 1
     try:
         os.setsid()
@@ -96,7 +96,8 @@ def _run_in_background(run: RunDirectory, conduct: Callable[[StartReporter], int
         for fd, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
         leave_resource_tracker()
-        code = conduct(StartReporter(run, write_end))
+        yield
+        code = 0
     finally:
         sys.stdout.flush()
         os._exit(code)

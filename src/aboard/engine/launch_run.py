@@ -8,45 +8,36 @@ from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aboard.config.input_files import find_similar_file
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.interpreter import HeadEnvironment
-from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.plan_builder import build_plan
-from aboard.core.plan.program import Program, ProgramKind, list_possible_paths
-from aboard.core.probes.check_subject import Subject
+from aboard.core.plan.program import ProgramKind, list_possible_paths
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.event_kinds import Finished
-from aboard.core.run.lease import Lease
-from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.core.run.run_state import Run
-from aboard.diagnoses import AboardError, Finding, Severity, Shell, format_shell
-from aboard.doctor.collective import subject as collective
-from aboard.doctor.gpu import subject as gpu
-from aboard.doctor.software import subject as software
-from aboard.doctor.subjects import SUBJECTS
-from aboard.engine.check.check_cluster import CheckReport, build_dialer, probe_cluster
+from aboard.diagnoses import AboardError, Finding, Severity
+from aboard.engine.check.check_cluster import CheckReport, probe_cluster
 from aboard.engine.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor, RunObserver
 from aboard.engine.node_resources import choose_master, collect_node_resources
-from aboard.engine.recovery.checkpoint_copies import CopySettings
+from aboard.engine.records.plan_file import PlanFile
 from aboard.engine.recovery.recover_run import RunRecovery
+from aboard.engine.request.launch_spec import LaunchSpec
+from aboard.engine.request.typed_words import format_typed_command
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
+from aboard.transport.supervisor_messages import OutputChunk
 
 if TYPE_CHECKING:
-    from aboard.core.launchers.captured_launch import Capture
-    from aboard.core.launchers.launcher_command import JobScript, LauncherCommand
-    from aboard.core.launchers.slurm.captured_steps import JobReader
     from aboard.engine.scripts.node_script import ScriptEnd
 
 _LOG = logging.getLogger(__name__)
@@ -55,78 +46,7 @@ ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 MOST_PATHS = 64
 # The id in a plan that is not started.
 DRY_RUN = "dry-run"
-# Subjects that start the ranks' Python, which gets the variables of the launch.
-_RUNS_PYTHON = {gpu.SUBJECT.name, software.SUBJECT.name, collective.SUBJECT.name}
 OnConductor = Callable[[Conductor], None]
-
-
-class Payload(Protocol):
-    """What a run needs besides its program: settled once the nodes are known, uploaded before the ranks start."""
-
-    async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
-        """The plan including the payload, and findings about it."""
-
-    async def load(self, plan: Plan, dialer: NodeDialer, *, resume: bool = False) -> None:
-        """Uploads it to every node; raises AboardError if that fails. With `resume`, ranks continue this run."""
-
-    async def load_spare(self, node: Node, dialer: NodeDialer) -> None:
-        """Uploads to a node what it would need for ranks, while the run goes on elsewhere."""
-
-    def resume(self, plan: Plan) -> Plan:
-        """The plan whose ranks continue from the newest checkpoint of this run."""
-
-    @property
-    def copies(self) -> CopySettings | None:
-        """How checkpoints are copied between nodes without a shared disk; None if they are not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchSpec:
-    """A launch as one value, from the command line to the conductor; `command` starts the same launch again.
-
-    `subjects` are checked first, quickly or in full; none is at the user's own risk, and only what is `essential` for
-    the payload is probed. Ranks get the head's `environment` on nodes that have it, whichever subjects are checked.
-    With `sync_limit`, the working directory is sent first. `run` is the id of a run that was submitted as a Slurm job,
-    and up to `resubmits` more jobs continue a training run.
-    """
-
-    cluster: Cluster
-    request: LaunchRequest
-    lease: Lease = Lease()
-    command: Shell = format_shell("aboard launch")
-    subjects: Sequence[Subject] = ()
-    quick: bool = True
-    environment: HeadEnvironment | None = None
-    payload: Payload | None = None
-    essential: Subject | None = None
-    notes: tuple[str, ...] = ()
-    sync_limit: int | None = None
-    run: str | None = None
-    resubmits: int = 0
-    recovery: RecoverySettings = RecoverySettings()
-    script: "ScriptCommand | None" = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptCommand:
-    """A script or a front end that starts a launcher itself; `launch` are the words before `--`.
-
-    `read` parses what the launcher was called with, and `resolve` makes a launch of that. `forced` is whether the user
-    asked for its capture, so that a dry run runs it up to its launcher. `job` reads an srun in a Slurm job, where the
-    script runs on this machine.
-    """
-
-    start: "JobScript"
-    launch: tuple[str, ...]
-    front_end: bool
-    forced: bool
-    read: "Callable[[Capture], LauncherCommand]"
-    resolve: "Callable[[LauncherCommand, Capture], LaunchSpec]"
-    job: "JobReader | None" = None
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return self.start.words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,23 +77,11 @@ class LaunchResult:
         return tuple(finding for finding in self.reasons if finding.severity is Severity.BLOCK)
 
 
-def choose_subjects(check: str, program: Program | None, env: Mapping[str, str]) -> tuple[Subject, ...]:
-    """The subjects of a launch; `check` is quick, full or none, and `program` is what the nodes must have.
-
-    `env` has the variables that ranks get.
-    """
-    if check == "none":
-        return ()
-    own = software.SUBJECT if program is None else software.build_subject(program)
-    chosen = [own if subject is software.SUBJECT else subject for subject in SUBJECTS]
-    return tuple(subject.with_variables(env) if subject.name in _RUNS_PYTHON else subject for subject in chosen)
-
-
 async def plan_launch(
     spec: LaunchSpec, *, check_observer: CheckObserver, known: Facts | None = None
 ) -> tuple[Plan, list[Finding]]:
     """The plan of a dry run, from the same node check, and all findings; nothing is started."""
-    async with probe_launch(spec, build_dialer(check_observer), check_observer) as (report, _links):
+    async with probe_launch(spec, NodeDialer(), check_observer) as (report, _links):
         facts = report.facts if known is None else add_known_facts(report.facts, known)
     plan = _build_plan(spec.request, leave_out_spares(spec, facts), DRY_RUN)
     refused: Sequence[Finding] = ()
@@ -212,14 +120,14 @@ async def launch(
     transport_for: TransportFor = choose_transport,
     known: Facts | None = None,
     checking: Awaitable[CheckReport] | None = None,
+    on_output: Callable[[OutputChunk], None] = lambda _chunk: None,
 ) -> LaunchResult:
     """Starts nothing if the node check finds a blocker; otherwise conducts every rank to its end.
 
     `dialer` may already be connecting; `known` is what an earlier check of these nodes has found. `checking` is the
     check itself, if it has begun.
     """
-    dialer = dialer or build_dialer(check_observer, transport_for)
-    dialer.on_phase = lambda node, phase: check_observer.dialling(node.name, phase)
+    dialer = dialer or NodeDialer(transport_for)
     report = None
     try:
         check_report = await (checking or check_launch(spec, dialer, check_observer))
@@ -256,6 +164,8 @@ async def launch(
             # A further Slurm job continues the record of the one before.
             earlier=Run.replay(plan.run, read_events(record.run.events)).generation.number,
             copies=None if spec.payload is None else spec.payload.copies,
+            plan_file=build_plan_file(spec, record),
+            on_output=on_output,
         )
         on_conductor(conductor)
         outcome = await conductor.conduct()
@@ -263,6 +173,11 @@ async def launch(
         await dialer.close()
     progress = build_run_progress(conductor.plan, conductor.run, time())
     return LaunchResult(report=report, outcome=outcome, findings=conductor.verdict, progress=progress)
+
+
+def build_plan_file(spec: LaunchSpec, record: Record) -> PlanFile:
+    command = format_typed_command(spec.argv)
+    return PlanFile(record=record, command=command, cwd=spec.cwd, lease=spec.lease.seconds)
 
 
 def add_known_facts(facts: Facts, known: Facts) -> Facts:
@@ -338,7 +253,7 @@ def build_rank_spec(spec: LaunchSpec) -> RankSpec:
     request = spec.request
     if request.code:
         return RankSpec(environment=spec.environment, search_path=request.env.get("PATH"))
-    here, home, script = Path.cwd(), Path.home(), request.program.target
+    here, home, script = Path(spec.cwd), Path.home(), request.program.target
     is_path = request.program.kind is ProgramKind.SCRIPT or (
         request.program.kind is ProgramKind.PROGRAM and "/" in script
     )

@@ -20,12 +20,13 @@ from aboard.core.run.recovery.node_trial import (
 )
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.engine.check.check_cluster import CheckReport, build_dialer
+from aboard.engine.check.check_cluster import CheckReport
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
 from aboard.engine.conductor.control_socket import build_live_progress
-from aboard.engine.launch_run import LaunchSpec, probe_launch
+from aboard.engine.launch_run import probe_launch
 from aboard.engine.node_resources import choose_master, collect_node_resources
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer
@@ -38,7 +39,7 @@ async def run_trial(
 ) -> tuple[CheckReport, list[TrialResult] | None]:
     """The report of the preflight check, and the result of each group; None if the check found a blocker."""
     watcher = NullCheckObserver()
-    dialer = build_dialer(watcher)
+    dialer = NodeDialer()
     claim = run.claim()
     try:
         async with probe_launch(spec, dialer, watcher, keep=True) as (report, links):

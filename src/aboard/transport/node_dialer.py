@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import uniform
 from time import monotonic
 from typing import Self
@@ -14,7 +15,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink, open_link
 from aboard.transport.local import LocalTransport
 from aboard.transport.ssh import SshTransport
-from aboard.transport.transport import Transport
+from aboard.transport.transport import OnPhase, Transport
 
 # Limits concurrent handshakes, not sessions: a window over sessions would leave the node after the last
 # place waiting for ever, since a training command doesn't end.
@@ -28,7 +29,6 @@ PONG_SECONDS = 3.0
 _LOG = logging.getLogger(__name__)
 _RETRIED = (UnreachableReason.DROPPED, UnreachableReason.STEP_ABORTED)
 
-OnDial = Callable[[Node, str], None]
 TransportFor = Callable[[Node], Transport]
 
 
@@ -71,12 +71,12 @@ class NodeDialer:
         *,
         handshakes: int = HANDSHAKES,
         seconds: float = DIAL_SECONDS,
-        on_phase: OnDial = lambda _node, _phase: None,
     ) -> None:
         self._transport_for = transport_for
         self._handshakes = asyncio.Semaphore(handshakes)
         self._seconds = seconds
-        self.on_phase = on_phase
+        # Who is told the phases of a node's dials, which may have begun before.
+        self._watching: dict[str, OnPhase] = {}
         self._spare_links: dict[str, DialResult] = {}
         # Second links to a node; closed at the end.
         self._surplus: list[DialResult] = []
@@ -118,8 +118,9 @@ class NodeDialer:
         results += [task.result() for task in tasks if _is_open(task)]
         await asyncio.gather(*(dialled.link.close() for dialled in results))
 
-    async def dial(self, node: Node) -> DialResult:
+    async def dial(self, node: Node, on_phase: OnPhase = lambda _phase: None) -> DialResult:
         """Opens a link to one node; raises Unreachable if that fails within the time."""
+        self._watching[node.name] = on_phase
         ready = self._spare_links.pop(node.name, None)
         if ready is not None and await _responds(ready.link):
             return ready
@@ -138,6 +139,10 @@ class NodeDialer:
                 await task.result().link.close()
         return await self._dial(node)
 
+    def _report_phase(self, node: str, phase: str) -> None:
+        if node in self._watching:
+            self._watching[node](phase)
+
     def _keep_alive(self) -> None:
         if self._pinging is None:
             self._pinging = asyncio.create_task(self._ping_unused_links())
@@ -155,9 +160,8 @@ class NodeDialer:
                 # Time in the queue does not count as the node's.
                 now = monotonic()
                 try:
-                    link = await open_link(
-                        node, self._transport_for(node), self._seconds, lambda phase: self.on_phase(node, phase)
-                    )
+                    report = partial(self._report_phase, node.name)
+                    link = await open_link(node, self._transport_for(node), self._seconds, report)
                 except Unreachable as error:
                     _LOG.info("no link to %s (try %d): %s", node.name, drops + 1, error.seen)
                     if error.reason not in _RETRIED or drops == TRIES - 1:
@@ -166,7 +170,7 @@ class NodeDialer:
                     _LOG.debug("link to %s open after %.2f s", node.name, monotonic() - now)
                     return DialResult(link=link, seconds=monotonic() - now, drops=drops)
             # sshd drops at random above MaxStartups (sshd_config(5)); spread the next tries over time.
-            self.on_phase(node, "dropped, trying again")
+            self._report_phase(node.name, "dropped, trying again")
             await asyncio.sleep(uniform(0.5, 1.0) * 0.25 * 2**drops)  # noqa: S311 - jitter, no secret
         raise AssertionError("the last try returns or raises")
 

@@ -19,6 +19,7 @@ from aboard.commands.train.input_directory import build_sync_directory
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, TransportError
 from aboard.transport.node_dialer import DialResult, NodeDialer
+from aboard.transport.transport import OnPhase
 
 
 def tell(**fields: Any) -> None:
@@ -35,8 +36,8 @@ class PingedFleet(NodeDialer):
 
     slowest = 0.0
 
-    async def dial(self, node: Node) -> DialResult:
-        dialled = await super().dial(node)
+    async def dial(self, node: Node, on_phase: OnPhase = print) -> DialResult:
+        dialled = await super().dial(node, on_phase)
         pinging.add(asyncio.create_task(self.ping(dialled)))
         return dialled
 

@@ -20,8 +20,8 @@ from typed_commands import aboard
 
 from aboard.commands.command_line import cli, main
 from aboard.commands.sandbox.command import _build_terminal_environment
-from aboard.commands.shared.options.typed_words import find_values, format_typed_command
 from aboard.core.launchers.capture_failures import build_late_failure
+from aboard.engine.request.typed_words import find_values, format_typed_command
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 

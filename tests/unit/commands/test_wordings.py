@@ -4,11 +4,10 @@ import asyncio
 import io
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from evidence_builders import ending
@@ -16,7 +15,6 @@ from made_events import made_event
 from rich.console import Console
 from typed_commands import aboard
 
-from aboard.commands.launch.run_options import RunOptions
 from aboard.commands.shared.error_message import show_error
 from aboard.commands.trust.node_access import Access
 from aboard.config.node_entries import parse_node_names
@@ -40,6 +38,8 @@ from aboard.diagnoses import AboardError, Advice, Diagnosis, Shell, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.usage import commands
 from aboard.doctor.hang.collective_hang import format_collective
+from aboard.engine.request.launch_options import LaunchOptions
+from aboard.engine.request.node_arguments import NodeArguments
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.transport.slurm.slurm_commands import run_slurm_command
@@ -228,14 +228,12 @@ def test_a_job_gets_the_locale_of_the_shell_that_submits_it(home: Path, monkeypa
     assert said == ["de_DE.UTF-8\n", "C standard\n"]
 
 
-def test_the_launch_tells_ranks_the_restarts_of_its_options_and_notes_an_unused_master(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_launch_tells_ranks_the_restarts_of_its_options_and_notes_an_unused_master() -> None:
     """Whatever asked for restarts: the command line, aboard.yaml or a pasted launcher."""
-    monkeypatch.setenv("MASTER_ADDR", "192.168.0.9")
-    given: dict[str, Any] = dict.fromkeys(field.name for field in fields(RunOptions))
-    options = RunOptions(**{**given, "envs": (), "check": "full", "resubmits": 0})
-    recovery = RecoverySettings(restarts=3)
-    spec = options.build_spec(NODES, REQUEST, Lease(seconds=20.0, grace=5.0), ("first",), recovery=recovery)
+    environ = {"MASTER_ADDR": "192.168.0.9"}
+    where = NodeArguments(nodes=(), hostfile=None, include="", exclude="", sets=(), environ=environ)
+    options, recovery = LaunchOptions(check="full"), RecoverySettings(restarts=3)
+    lease = Lease(seconds=20.0, grace=5.0)
+    spec = options.build_spec(where, NODES, REQUEST, ("first",), lease=lease, recovery=recovery)
     assert (spec.request.restarts, spec.recovery) == (3, recovery)
     assert [note.partition(" ")[0] for note in spec.notes] == ["first", "MASTER_ADDR=192.168.0.9"]

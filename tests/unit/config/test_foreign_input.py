@@ -28,7 +28,7 @@ OTHER_READERS = {
     "config/allowed_files.py": "the user's own records, in the state directory",
     "config/this_machine.py": "/proc, and Aboard's own record in the state directory",
     "config/slurm_allocation.py": "/proc",
-    "commands/shared/options/typed_words.py": "/proc",
+    "engine/request/typed_words.py": "/proc",
     "commands/shared/printed_output.py": "/dev/null",
     "trainer/data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
     "engine/records/bundle.py": "writes",

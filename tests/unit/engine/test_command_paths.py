@@ -16,7 +16,8 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import RankSpec, build_environment_query, move_workdir, parse_environment
 from aboard.diagnoses import Finding, Severity
 from aboard.doctor.software.interpreter_and_program import find_missing_paths
-from aboard.engine.launch_run import ACCELERATE_CONFIG, LaunchSpec, build_rank_spec
+from aboard.engine.launch_run import ACCELERATE_CONFIG, build_rank_spec
+from aboard.engine.request.launch_spec import LaunchSpec
 
 
 @pytest.fixture
@@ -33,7 +34,8 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def specify(words: str | list[str], **env: str) -> RankSpec:
     program = build_rank_program(words.split() if isinstance(words, str) else words)
-    return build_rank_spec(LaunchSpec(cluster=Cluster(nodes=()), request=LaunchRequest(program=program, env=env)))
+    request = LaunchRequest(program=program, env=env)
+    return build_rank_spec(LaunchSpec(cluster=Cluster(nodes=()), request=request, cwd=str(Path.cwd())))
 
 
 def check(spec: RankSpec, here: Path, **node: Any) -> list[Finding]:

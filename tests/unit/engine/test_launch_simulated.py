@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,8 @@ from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
-from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.engine.launch_run import LaunchResult, launch
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.event_log import read_events
 from aboard.record.lateness_log import read_lateness
 from aboard.record.metrics_log import read_metrics
@@ -45,18 +48,35 @@ class Onlooker:
         self.drawn = 0
         self.dials: Counter[str] = Counter()
         self._stop_at = stop_at
-        self._conductor: Conductor | None = None
+        self.conductor: Conductor | None = None
 
     def began(self, conductor: Conductor) -> None:
-        self._conductor = conductor
+        self.conductor = conductor
 
     def event(self, event: Event) -> None:
         self.seen[event.kind] += 1
-        if self._conductor is not None and event.kind == self._stop_at and self.seen[event.kind] == NODES * RANKS:
-            self._conductor.stop("that is all")
+        if self.conductor is not None and event.kind == self._stop_at and self.seen[event.kind] == NODES * RANKS:
+            self.conductor.stop("that is all")
 
     def tick(self, now: float) -> None:
         self.drawn += 1
+
+    def planned(self, conductor: Conductor) -> None:
+        """A further attempt is planned and has not begun."""
+
+
+class PlanRecord(Record):
+    """Tells the onlooker of plans after the first one, as they are recorded."""
+
+    onlooker: Onlooker
+    plans = 0
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        super().write_plan(plan)
+        self.plans += 1
+        conductor = self.onlooker.conductor
+        if conductor is not None and self.plans > 1 and conductor.run.finished is None:
+            self.onlooker.planned(conductor)
 
 
 def _launch(
@@ -68,7 +88,8 @@ def _launch(
 ) -> LaunchResult:
     cluster = Cluster(nodes=tuple(Node(name=f"s{number}", slots=RANKS) for number in range(NODES)))
     run = Runs(folder).create(datetime.now(UTC), Random(0))  # noqa: S311 - a name, no secret
-    record = Record.open(run, ranks=NODES * RANKS)
+    record = PlanRecord.open(run, ranks=NODES * RANKS)
+    record.onlooker = onlooker
 
     async def story() -> LaunchResult:
         async with run_simulator() as path:
@@ -121,14 +142,13 @@ class Asker(Onlooker):
         self.answer: asyncio.Task[Judgement] | None = None
         self._ask_at = ask_at
 
-    def began(self, conductor: Conductor) -> None:
-        super().began(conductor)
-        conductor.on_plan = lambda _plan: conductor.stop("one attempt is enough")
+    def planned(self, conductor: Conductor) -> None:
+        conductor.stop("one attempt is enough")
 
     def event(self, event: Event) -> None:
         super().event(event)
-        if self._conductor is not None and self.answer is None and event.kind == self._ask_at:
-            self.answer = asyncio.get_running_loop().create_task(self._conductor.ask_why())
+        if self.conductor is not None and self.answer is None and event.kind == self._ask_at:
+            self.answer = asyncio.get_running_loop().create_task(self.conductor.ask_why())
 
 
 def test_why_names_the_rank_that_has_died_while_the_others_are_ended(tmp_path: Path) -> None:
@@ -209,7 +229,7 @@ class SecondAttempt(Onlooker):
 
     def event(self, event: Event) -> None:
         super().event(event)
-        conductor = self._conductor
+        conductor = self.conductor
         if conductor is None or conductor.run.generation.number == 1:
             return
         if self.evidence is None:
@@ -249,14 +269,13 @@ def test_a_second_attempt_has_its_own_ranks_and_evidence(tmp_path: Path, caplog:
 class StopBetween(Onlooker):
     """Stops the run when the second attempt is planned and has not begun."""
 
-    def began(self, conductor: Conductor) -> None:
-        super().began(conductor)
-        conductor.on_plan = lambda _plan: conductor.stop("that is all")
+    def planned(self, conductor: Conductor) -> None:
+        conductor.stop("that is all")
 
     def event(self, event: Event) -> None:
         super().event(event)
-        if self._conductor is not None and event.kind == "started" and self._conductor.run.generation.number > 1:
-            self._conductor.stop("it has started again")
+        if self.conductor is not None and event.kind == "started" and self.conductor.run.generation.number > 1:
+            self.conductor.stop("it has started again")
 
 
 def test_a_stop_between_two_attempts_is_not_lost(tmp_path: Path) -> None:
@@ -283,8 +302,8 @@ class FigureReader(Onlooker):
 
     def tick(self, now: float) -> None:
         (run,) = Runs(self._folder).all()
-        if self._conductor is not None and find_whole_windows(run):
-            self._conductor.stop("that is all")
+        if self.conductor is not None and find_whole_windows(run):
+            self.conductor.stop("that is all")
 
 
 @pytest.mark.ci

@@ -18,7 +18,7 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import ProbeCommand, ProbeFiles
 from aboard.doctor.collective.participants import NodeCapabilities
 from aboard.doctor.network.mesh_result import MeshResult
-from aboard.engine.launch_run import choose_subjects
+from aboard.engine.request.launch_spec import choose_subjects
 from aboard.node_scripts.script_source import read_script
 
 CAPTURED = {"PYTHONPATH": "src2:", "LD_LIBRARY_PATH": "/opt/nccl/lib"}

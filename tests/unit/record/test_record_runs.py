@@ -8,23 +8,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from made_events import made_event
 
-from aboard.commands.launch.launch_modes import build_plan_document
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
-from aboard.core.run.lease import Lease
 from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
+from aboard.engine.records.plan_file import PlanFile
 from aboard.engine.records.replay_run import judge_finished_run
 from aboard.engine.records.status import summarize_run
+from aboard.engine.request.typed_words import format_typed_command
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory, RunState
 from aboard.record.run_record import Record
@@ -298,9 +300,9 @@ def test_a_conductor_that_slurm_killed_has_slurms_reason(lost: Lost) -> None:
     assert "job 12 lost a node" in first.seen
 
 
-def test_the_recorded_command_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_command_holds_no_secret(tmp_path: Path) -> None:
     """A value of --env that is secret is left out, so that it is taken from the environment."""
-    monkeypatch.setattr(sys, "argv", ["aboard", "launch", "--env", "HF_TOKEN=hf_AbCdEfGh", "--", "a b.py"])
+    command = format_typed_command(["launch", "--env", "HF_TOKEN=hf_AbCdEfGh", "--", "a b.py"])
     env = {"HF_TOKEN": "hf_AbCdEfGh"}
     start = Start(child="0", argv=("python3",), env=env, secrets=("HF_TOKEN",), rank=0)
     plan = Plan(
@@ -309,4 +311,8 @@ def test_the_recorded_command_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -
         master=MasterAddress(node="n1", address="n1"),
         parts=(NodePlan(node=Node(name="n1"), starts=(start,)),),
     )
-    assert build_plan_document(plan, Lease())["command"] == "aboard launch --env HF_TOKEN -- 'a b.py'"
+    run = Runs(tmp_path).create(datetime.now(UTC), Random(0))  # noqa: S311 - a name, no secret
+    with closing(Record.open(run, ranks=1)) as record:
+        PlanFile(record=record, command=command, cwd="/work", lease=20.0).write(plan)
+    document = json.loads(run.plan.read_text("utf-8"))
+    assert (document["command"], document["cwd"]) == ("aboard launch --env HF_TOKEN -- 'a b.py'", "/work")

@@ -46,9 +46,7 @@ def test_a_dropped_handshake_is_tried_again(reason: UnreachableReason) -> None:
     phases: list[str] = []
 
     async def story() -> int:
-        dialled = await NodeDialer(lambda _node: wire, on_phase=lambda _node, phase: phases.append(phase)).dial(
-            Node(name="n1")
-        )
+        dialled = await NodeDialer(lambda _node: wire).dial(Node(name="n1"), phases.append)
         await dialled.link.close()
         return dialled.drops
 

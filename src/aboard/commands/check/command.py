@@ -12,7 +12,7 @@ import click
 from aboard.commands.check.live_view import show_live_check
 from aboard.commands.check.report_view import CheckReportView, format_check_json, format_check_lines
 from aboard.commands.shared.findings.subject_results import SubjectStatus, summarize_subjects
-from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
+from aboard.commands.shared.options.node_arguments import node_arguments
 from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
@@ -30,6 +30,7 @@ from aboard.doctor.reach import subject as reach
 from aboard.doctor.subjects import SUBJECTS
 from aboard.engine.check.check_cluster import CheckReport, check_cluster
 from aboard.engine.monitoring.notify_problems import find_notify_problems, find_textfile_problems
+from aboard.engine.request.node_arguments import NodeArguments
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 

@@ -1,16 +1,10 @@
 """`aboard launch`."""
 
 import asyncio
-import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from aboard.commands.launch.dial_and_launch import RunLaunch, dial_and_launch
 from aboard.commands.launch.run_options import (
     ALONE_OPTION,
     CHECK_OPTION,
@@ -22,26 +16,19 @@ from aboard.commands.launch.run_options import (
     RANKS_OPTION,
     RESTARTS_OPTION,
     SPARES_OPTION,
-    RunOptions,
     require_slurm_settings,
     run_options,
 )
 from aboard.commands.shared.options.command_after_dashes import LaunchCommand, launch_on_host
-from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
-from aboard.commands.shared.options.typed_command import TypedCommand, check_script_exists
-from aboard.commands.shared.options.typed_words import format_typed_command, list_typed_words
-from aboard.core.cluster.cluster import Cluster
-from aboard.core.plan.launch_request import LaunchRequest, resolve_request
+from aboard.commands.shared.options.node_arguments import node_arguments
 from aboard.core.run.lease import Lease
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.core.text.byte_sizes import parse_size
 from aboard.diagnoses import InputError, Problem
-from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
-from aboard.transport.open_file_limit import raise_open_file_limit
-
-if TYPE_CHECKING:
-    from aboard.engine.launch_run import LaunchSpec
+from aboard.engine.request.dial_first import dial_first
+from aboard.engine.request.launch_options import LaunchOptions
+from aboard.engine.request.node_arguments import NodeArguments
+from aboard.engine.request.typed_launch import TypedLaunch
 
 OTHERS = ("torchrun", "deepspeed", "sbatch")
 
@@ -127,22 +114,9 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
 @run_options
 def launch(
     where: NodeArguments,
-    options: RunOptions,
+    options: LaunchOptions,
     command: tuple[str, ...],
-    module: bool,
-    no_python: bool,
-    env_file: tuple[str, ...],
-    threads: int | None,
-    bind: bool | None,
-    master_address: str | None,
-    master_port: int | None,
-    grace: float,
-    lease: float | None,
-    no_beacon: bool,
-    capture: bool | None,
     trial: bool,
-    sync: bool,
-    sync_limit: str,
     host: str | None,
     dry: bool,
     other: str | None,
@@ -168,113 +142,47 @@ def launch(
     """
     if host is not None:
         sys.exit(launch_on_host(host, sys.argv[1:]))
-    typed_words = TypedCommand(
-        where=where,
-        command=command,
-        module=module,
-        no_python=no_python,
-        words=tuple(list_typed_words(sys.argv[1:])),
-        capture=capture,
-    )
-    limit = parse_sync_limit(sync_limit) if sync else None
-
-    def read() -> "LaunchSpec":
-        return _add_script(build(*typed_words.read()), typed_words, build)
-
-    def build(request: LaunchRequest, cluster: Cluster, notes: tuple[str, ...]) -> "LaunchSpec":
-        notes += check_script_exists(request.program, cluster)
-        request = replace(
-            request,
-            ranks=options.ranks or request.ranks,
-            env={**request.env, **options.read_environment(env_file)},
-            threads=threads or request.threads,
-            bind=request.bind if bind is None else bind,
-            beacon=not no_beacon,
-            master_address=master_address or request.master_address,
-            master_port=master_port or request.master_port,
-        )
-        cluster, request = resolve_request(cluster, request, str(Path.cwd()), shell=os.environ)
-        raise_open_file_limit(len(cluster))
-        command_again = format_typed_command(sys.argv[1:])
-        asked = replace(cluster.recovery, restarts=request.restarts or cluster.recovery.restarts)
-        names = [node.name for node in cluster]
-        recovery = options.resolve_recovery(asked, names, restarts=0, min_nodes_refusal="launch")
-        notes += where.check_job(command_again, detach=options.detach, recovers=recovery.restarts > 0)
-        if not typed_words.has_own_size:
-            notes += options.check_job_size(where, command_again, request.ranks)
-        last = Lease(seconds=lease or options.lease_seconds, grace=grace)
-        return options.build_spec(cluster, request, last, notes, sync_limit=limit, recovery=recovery)
-
-    job = typed_words.find_job()
+    typed = TypedLaunch(where=where, command=command, options=options)
+    job = typed.find_job()
     if other or as_json:
         _require_dry_run(dry, other, as_json=as_json)
     if job is not None or other == "sbatch":
-        options.read_environment(env_file)
-        job = job or require_slurm_settings(where)
         script_only = not as_json and other in (None, "sbatch")
-        sys.exit(_submit_job(job, typed_words, detach=options.detach, dry=dry, script_only=script_only))
-    if dry or trial or options.detach:
-        # Imported only when used: a launch dials its nodes first.
-        from aboard.commands.launch.launch_modes import print_dry_run, run_detached, show_trial  # noqa: PLC0415 - as above
+        sys.exit(_submit_job(job or require_slurm_settings(where), typed, dry=dry, script_only=script_only))
+    if not (dry or trial or options.detach):
+        sys.exit(asyncio.run(_launch_attached(typed)))
+    # Imported only when used: a launch dials its nodes first.
+    from aboard.commands.launch.launch_modes import print_dry_run, run_detached, show_trial  # noqa: PLC0415 - as above
 
-        if dry:
-            sys.exit(print_dry_run(read(), other=other, as_json=as_json))
-        sys.exit(show_trial(read()) if trial else run_detached(read()))
-
-    def load() -> "tuple[LaunchSpec, RunLaunch]":
-        spec = read()
-        from aboard.commands.launch.launch_modes import run_attached  # noqa: PLC0415 - the nodes are being dialled
-
-        return spec, run_attached
-
-    nodes = typed_words.guess()
-    raise_open_file_limit(len(nodes))
-    sys.exit(asyncio.run(dial_and_launch(nodes, load)))
+    spec = typed.read()
+    if dry:
+        sys.exit(print_dry_run(spec, other=other, as_json=as_json))
+    sys.exit(show_trial(spec) if trial else run_detached(spec))
 
 
-def _add_script(
-    spec: "LaunchSpec", typed: TypedCommand, build: "Callable[[LaunchRequest, Cluster, tuple[str, ...]], LaunchSpec]"
-) -> "LaunchSpec":
-    """The launch, which begins with a script if the command is one."""
-    if not typed.is_captured:
-        return spec
-    from aboard.core.launchers.command_kind import uses_front_end  # noqa: PLC0415 - only for scripts
-    from aboard.engine.launch_run import ScriptCommand  # noqa: PLC0415 - only for scripts
+async def _launch_attached(typed: TypedLaunch) -> int:
+    """Dials the nodes before anything else: ssh needs longer than the rest of the program needs to load."""
+    async with dial_first(typed, load="aboard.commands.launch.launch_modes") as (spec, dialer):
+        from aboard.commands.launch.launch_modes import run_attached  # noqa: PLC0415 - loaded while the nodes are dialled
 
-    script = ScriptCommand(
-        start=typed.script,
-        launch=typed.launch_words,
-        front_end=uses_front_end(typed.command),
-        forced=typed.capture is True,
-        read=typed.read_capture,
-        resolve=lambda command, capture: build(*typed.apply_capture(command, capture)),
-        job=typed.job_reader,
-    )
-    return replace(spec, script=script)
+        return await run_attached(spec, dialer)
 
 
-def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, dry: bool, script_only: bool) -> int:
+def _submit_job(settings: SlurmSettings, typed: TypedLaunch, *, dry: bool, script_only: bool) -> int:
     """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
     from aboard.commands.launch.show_job import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
     from aboard.commands.shared.printed_output import print_notes  # noqa: PLC0415 - only for Slurm
 
+    typed.options.read_environment(typed.where.environ)
+    argv = typed.where.argv
     if dry and not script_only:
         from aboard.core.slurm.conductor_command import refuse_outside_job  # noqa: PLC0415 - only for Slurm
 
-        refuse_outside_job(settings, sys.argv[1:])
+        refuse_outside_job(settings, argv)
     print_notes(typed.check_alone())
     if dry:
-        return print_batch_script(settings, sys.argv[1:])
-    return submit_and_follow(settings, sys.argv[1:], detach=detach)
-
-
-def parse_sync_limit(text: str) -> int:
-    """The bytes of `--sync-limit`."""
-    size = parse_size(text)
-    if size is None:
-        seen = f"'{escape_text(text)}' is not a size"
-        raise InputError.of(commands.LAUNCH_SYNC, "--sync-limit", seen, "size")
-    return size
+        return print_batch_script(settings, argv)
+    return submit_and_follow(settings, argv, detach=typed.options.detach)
 
 
 def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:

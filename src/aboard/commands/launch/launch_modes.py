@@ -1,14 +1,11 @@
 """The ways to run a launch: at this terminal, in the background, as a trial, or only its plan."""
 
 import asyncio
-import json
 import os
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -16,31 +13,31 @@ from rich.console import Console
 from aboard.commands.launch.launch_view import LaunchView, format_finished_lines, show_end, show_finished
 from aboard.commands.launch.view.plan_view import PlanView
 from aboard.commands.shared.check_resume import TrainingFinished
-from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import build_console, print_findings, print_notes
 from aboard.commands.shared.status_marks import FINE, SEVERITY_MARKS
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_ERROR, EXIT_FAILED, choose_exit_code
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import Plan
 from aboard.core.probes.facts import Facts
-from aboard.core.run.lease import Lease
 from aboard.core.run.recovery.node_trial import TrialResult, build_trial_finding
 from aboard.diagnoses import AboardError, InputError, Severity
 from aboard.diagnoses.untrusted import escape_lines
 from aboard.diagnoses.usage import commands
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
-from aboard.engine.background_run import StartReporter, start_in_background
+from aboard.engine.background_run import StartReporter, fork_into_background, leave_terminal
 from aboard.engine.check.check_observer import NullCheckObserver
-from aboard.engine.launch_run import LaunchResult, LaunchSpec, ScriptCommand, plan_launch
+from aboard.engine.launch_run import LaunchResult, plan_launch
 from aboard.engine.launch_session import LaunchSession
 from aboard.engine.records.plan_json import format_plan_json
-from aboard.engine.records.secret_redaction import build_redactor
+from aboard.engine.request.launch_spec import LaunchSpec
+from aboard.engine.request.typed_launch import TypedLaunch
+from aboard.engine.scripts.script_log import ScriptLog
 from aboard.engine.trial import run_trial
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 
 
-async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
+async def run_attached(spec: LaunchSpec, dialer: NodeDialer | None = None) -> int:
     """Runs the launch at this terminal and returns the run's exit code."""
     await _send_files(spec, dialer)
     session = LaunchSession(spec)
@@ -52,10 +49,9 @@ async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
         launched = await session.conduct(
             check_observer=view.watcher,
             run_observer=view,
-            encode_plan=partial(build_plan_document, lease=spec.lease),
-            dialer=dialer,
-            on_report=view.show_preflight,
             script_observer=view,
+            on_report=view.show_preflight,
+            dialer=dialer,
         )
     except TrainingFinished as finished:
         return show_finished(console, session.run, finished)
@@ -68,45 +64,37 @@ async def run_attached(spec: LaunchSpec, dialer: NodeDialer) -> int:
     return code
 
 
-def build_plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
-    """The plan for the record, with the lease, the command and the directory, in case the conductor is killed."""
-    typed = {
-        "command": build_redactor(plan)(format_typed_command(sys.argv[1:])),
-        "cwd": str(Path.cwd()),
-        "lease": lease.seconds,
-    }
-    return {**typed, **json.loads(format_plan_json(plan))}
-
-
 def run_detached(spec: LaunchSpec) -> int:
     """Runs the conductor in the background; returns when every rank has started, or when the launch failed."""
     asyncio.run(_send_files(spec))
     session = LaunchSession(spec)
     print_notes(spec.notes)
-    code, text = start_in_background(session.run, partial(_conduct_silently, session))
-    click.echo(text, nl=False, err=code != 0)
-    return code
+    started = fork_into_background(session.run)
+    if isinstance(started, tuple):
+        code, text = started
+        click.echo(text, nl=False, err=code != 0)
+        return code
+    with leave_terminal(session.run):
+        _conduct_silently(session, started)
+    raise AssertionError("the background process has ended")
 
 
-def _conduct_silently(session: LaunchSession, start: StartReporter) -> int:
+def _conduct_silently(session: LaunchSession, start: StartReporter) -> None:
     """Conducts the run; its output is the conductor's log."""
     run = session.run
-    encode_plan = partial(build_plan_document, lease=session.spec.lease)
     console = Console(highlight=False, width=120)
+    conducting = session.conduct(
+        check_observer=NullCheckObserver(), run_observer=start, script_observer=ScriptLog(sys.stdout)
+    )
     try:
-        launched = asyncio.run(
-            session.conduct(check_observer=NullCheckObserver(), run_observer=start, encode_plan=encode_plan)
-        )
+        launched = asyncio.run(conducting)
     except TrainingFinished as finished:
         code = show_finished(console, run, finished)
         start.report(code, "".join(f"{line}\n" for line in format_finished_lines(finished, Runs(run.path.parent))))
-        return code
     except AboardError as error:
         start.report(EXIT_ERROR, f"{error.seen} [{error.code}]\n    {error.fix}\n")
-        return EXIT_ERROR
-    code = show_end(console, run, launched, command=session.spec.command)
-    start.finish(launched, code)
-    return code
+    else:
+        start.finish(launched, show_end(console, run, launched, command=session.spec.command))
 
 
 async def _send_files(spec: LaunchSpec, dialer: NodeDialer | None = None) -> None:
@@ -123,7 +111,7 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
     """Prints the plan and any findings; returns the exit code that findings would give the launch."""
     known = None
     if spec.script is not None:
-        if not spec.script.forced:
+        if not spec.script.is_forced:
             return _print_script(spec, spec.script, needs_plan=as_json or other is not None)
         captured, known = _capture_launch(spec)
         if isinstance(captured, LaunchResult):
@@ -150,7 +138,6 @@ def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool =
 def _capture_launch(spec: LaunchSpec) -> tuple[LaunchSpec | LaunchResult, Facts]:
     """What the script starts; it runs up to its launcher, and its output goes to stderr."""
     from aboard.engine.scripts.launch_script import capture_launch  # noqa: PLC0415 - only for scripts
-    from aboard.engine.scripts.script_sessions import ScriptLog  # noqa: PLC0415 - only for scripts
 
     return asyncio.run(capture_launch(spec, ScriptLog(sys.stderr), NullCheckObserver()))
 
@@ -160,9 +147,9 @@ def _print_refusal(result: LaunchResult) -> int:
     return EXIT_BLOCKED
 
 
-def _print_script(spec: LaunchSpec, script: ScriptCommand, *, needs_plan: bool) -> int:
+def _print_script(spec: LaunchSpec, script: TypedLaunch, *, needs_plan: bool) -> int:
     """Says what a dry run can't know without running the script; an error if the plan itself was asked for."""
-    words = quote_command_line(script.words)
+    words = quote_command_line(script.script.words)
     seen = f"{words} is not run, so its launcher and the ranks are not known"
     if needs_plan:
         raise InputError.of(commands.LAUNCH_DRY, "--dry-run", seen, "capture", command=words)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from aboard.commands.shared.error_message import show_error
 from aboard.commands.shared.number_format import format_count
-from aboard.commands.shared.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
+from aboard.commands.shared.options.node_arguments import ON_OPTION, node_arguments
 from aboard.commands.shared.printed_output import build_console, print_findings, print_report
 from aboard.commands.sync.sync_view import (
     format_collected_json,
@@ -39,6 +39,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError, Finding, InputError, Unreachable
 from aboard.diagnoses.nodes import agent_protocol
 from aboard.diagnoses.usage import commands
+from aboard.engine.request.node_arguments import NodeArguments
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.transport.open_file_limit import raise_open_file_limit

@@ -18,13 +18,11 @@ from aboard.commands.launch.run_options import (
     RANKS_OPTION,
     RESTARTS_OPTION,
     SPARES_OPTION,
-    RunOptions,
     require_slurm_settings,
     run_options,
 )
-from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
+from aboard.commands.shared.options.node_arguments import node_arguments
 from aboard.commands.shared.options.train_extra import require_train_extra
-from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.run.lease import Lease
@@ -32,6 +30,9 @@ from aboard.core.run.recovery.recovery_policy import RecoverySettings, StallActi
 from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.slurm import remote_runs
 from aboard.diagnoses.usage import commands
+from aboard.engine.request.launch_options import LaunchOptions
+from aboard.engine.request.node_arguments import NodeArguments
+from aboard.engine.request.typed_words import format_typed_command
 from aboard.trainer.diagnoses import training
 from aboard.transport.open_file_limit import raise_open_file_limit
 
@@ -60,7 +61,7 @@ RESTARTS = 10
 @ALONE_OPTION
 @DETACH_OPTION
 @run_options
-def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bool, other: str | None) -> None:
+def train(where: NodeArguments, options: LaunchOptions, print_config: bool, dry: bool, other: str | None) -> None:
     """Train a model on this machine or on all nodes, and check beforehand what would spoil the run.
 
     aboard train [FILE.yaml] [NODES] [--set train.learning_rate=1e-5 …]
@@ -94,7 +95,7 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
 
     detach = options.detach
     if (job := where.job_to_submit) is not None:
-        options.read_environment()
+        options.read_environment(where.environ)
         _require_resume(settings, job)
         # Slurm chooses the nodes: spares that have a name are looked for in the job.
         names = [f"node{number + 1}" for number in range(job.nodes)]
@@ -103,19 +104,20 @@ def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bo
         sys.exit(prepare_and_submit(settings, job, words, ranks=ranks, spares=len(spares), dry=dry, detach=detach))
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
-    command = format_typed_command(sys.argv[1:])
-    notes = options.check_job_size(where, command, options.ranks)
-    typed_env = options.read_environment()
+    command = format_typed_command(where.argv)
+    notes = options.check_job_size(where, options.ranks)
+    typed_env = options.read_environment(where.environ)
     recovery = _resolve_recovery(settings, options, [node.name for node in cluster])
     resumes, recovers = settings.settings["resume"] == "auto", recovery.restarts > 0
     notes += where.check_job(command, detach=detach, resumes=resumes, recovers=recovers)
     lease = Lease(seconds=options.lease_seconds, farewell=FAREWELL_SECONDS)
-    spec = options.build_spec(cluster, build_request(typed_env, options.ranks), lease, notes, recovery=recovery)
+    request = build_request(typed_env, options.ranks)
+    spec = options.build_spec(where, cluster, request, notes, lease=lease, recovery=recovery)
     sys.exit(prepare_and_train(settings, spec, typed_env=typed_env, dry=dry, detach=detach))
 
 
 def _resolve_recovery(
-    config: "TrainSettings", options: RunOptions, names: Sequence[str], *, named: bool = True
+    config: "TrainSettings", options: LaunchOptions, names: Sequence[str], *, named: bool = True
 ) -> RecoverySettings:
     """What is done after a failure of training on these nodes; without `named`, their real names are not known."""
     asked = config.recovery.override(options.recovery)

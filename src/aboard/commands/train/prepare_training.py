@@ -35,7 +35,7 @@ from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError, Finding, Shell, format_shell
 from aboard.diagnoses.usage import configuration
-from aboard.engine.launch_run import LaunchSpec
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.runs import Runs
 from aboard.trainer.checks.subject import ESSENTIAL, leave_out_cuda
 from aboard.trainer.checks.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training

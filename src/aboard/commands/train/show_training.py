@@ -10,11 +10,9 @@ from rich.console import Console
 
 from aboard.commands.data.plain_report import format_data_lines
 from aboard.commands.data.report_view import DataReportView
-from aboard.commands.launch.dial_and_launch import dial_and_launch
 from aboard.commands.launch.launch_modes import print_dry_run, run_attached, run_detached
 from aboard.commands.launch.show_job import print_batch_script, submit_and_follow
 from aboard.commands.shared.number_format import format_count
-from aboard.commands.shared.options.typed_words import format_typed_command
 from aboard.commands.shared.printed_output import (
     build_console,
     print_findings,
@@ -39,7 +37,9 @@ from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity, Shell
 from aboard.diagnoses.untrusted import escape_lines
-from aboard.engine.launch_run import LaunchSpec, leave_out
+from aboard.engine.launch_run import leave_out
+from aboard.engine.request.launch_spec import LaunchSpec
+from aboard.engine.request.typed_words import format_typed_command
 from aboard.engine.slurm.submit_job import check_submission
 from aboard.trainer.checks.training_rules import TrainingPreflight
 from aboard.trainer.settings.train_settings import TrainSettings
@@ -65,7 +65,7 @@ def prepare_and_train(
             return print_dry_run(training_spec)
         if detach:
             return run_detached(training_spec)
-        return asyncio.run(dial_and_launch(training_spec.cluster, lambda: (training_spec, run_attached)))
+        return asyncio.run(run_attached(training_spec))
 
 
 def prepare_and_submit(

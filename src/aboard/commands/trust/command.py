@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.status import Status
 
-from aboard.commands.shared.options.node_arguments import NodeArguments, node_arguments
+from aboard.commands.shared.options.node_arguments import node_arguments
 from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.commands.trust.host_keys import FingerprintFile
 from aboard.commands.trust.node_access import Access
@@ -26,6 +26,7 @@ from aboard.core.trust.expected_fingerprints import parse_fingerprints
 from aboard.core.trust.trust_report import NewHostKey, TrustReport, UndoReport
 from aboard.diagnoses import InputError, Severity
 from aboard.diagnoses.nodes import trust as diagnoses
+from aboard.engine.request.node_arguments import NodeArguments
 from aboard.record.trust_record import TrustRecords
 from aboard.transport.open_file_limit import raise_open_file_limit
 

@@ -59,20 +59,12 @@ async def check_cluster(
 ) -> CheckReport:
     """Probes all nodes in parallel; a slow or hostile node does not delay the others."""
     check_observer = check_observer or NullCheckObserver()
-    dialer = build_dialer(check_observer, transport_for, dial_seconds)
+    dialer = NodeDialer(transport_for, seconds=dial_seconds)
     async with probe_cluster(cluster, subjects, dialer, quick=quick, spec=spec, check_observer=check_observer) as (
         report,
         _links,
     ):
         return report
-
-
-def build_dialer(
-    check_observer: CheckObserver, transport_for: TransportFor = choose_transport, seconds: float = DIAL_SECONDS
-) -> NodeDialer:
-    return NodeDialer(
-        transport_for, on_phase=lambda node, phase: check_observer.dialling(node.name, phase), seconds=seconds
-    )
 
 
 @asynccontextmanager
@@ -105,6 +97,7 @@ async def probe_cluster(
             node,
             probes,
             spec=spec,
+            on_phase=partial(check_observer.dialling, node.name),
             on_met=partial(check_observer.asking, node.name),
             on_contact=partial(early.add_link, node),
             on_answer=partial(check_observer.answered, node.name),

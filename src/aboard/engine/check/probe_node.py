@@ -27,6 +27,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import QUOTE_CHARS, AgentLink
 from aboard.transport.node_dialer import DialResult, NodeDialer
 from aboard.transport.supervisor_messages import parse_clock
+from aboard.transport.transport import OnPhase
 
 # A connected agent replies at once; one that doesn't is stopped, swapping or hostile.
 ANSWER_SECONDS = 10.0
@@ -56,6 +57,7 @@ async def probe_node(
     probes: Sequence[Probe[Any]],
     *,
     spec: RankSpec | None = None,
+    on_phase: OnPhase = lambda _phase: None,
     on_met: Callable[[], None] = lambda: None,
     on_contact: Callable[[DialResult, ReachedNode], None] = lambda _dialled, _contact: None,
     on_answer: OnAnswer = lambda _probe: None,
@@ -64,7 +66,7 @@ async def probe_node(
     began = monotonic()
     environment: RankEnvironment | Unknown | None = None
     try:
-        dialled = await dialer.dial(node)
+        dialled = await dialer.dial(node, on_phase)
         on_met()
         meeting = asyncio.create_task(_measure_clock(dialled, on_contact))
         try:

@@ -28,6 +28,7 @@ from aboard.doctor.death.classify_end import classify_end
 from aboard.doctor.shared.fix_commands import omit_relaunch
 from aboard.engine.conductor.run_verdicts import RunVerdicts
 from aboard.engine.conductor.stall_monitor import RESTART_SECONDS, STAYS_SECONDS, StallMonitor
+from aboard.engine.records.plan_file import PlanFile
 from aboard.engine.recovery.checkpoint_copies import CheckpointCopies, CopySettings
 from aboard.engine.recovery.recover_run import RecoveryFailed, RunRecovery
 from aboard.engine.sessions.node_messages import NodeMessages
@@ -76,11 +77,11 @@ class Conductor:
         recovery: RunRecovery | None = None,
         earlier: int = 0,
         copies: CopySettings | None = None,
+        plan_file: PlanFile | None = None,
+        on_output: Callable[[OutputChunk], None] = lambda _chunk: None,
     ) -> None:
         self.plan = plan
         self.run = Run(id=plan.run)
-        # Called with the plan of a further generation.
-        self.on_plan: Callable[[Plan], None] = lambda _plan: None
         # The verdict on the last generation that ended.
         self.verdict: tuple[Finding, ...] = ()
         self._lease = lease
@@ -97,11 +98,14 @@ class Conductor:
             on_event=self._react,
             on_bad_loss=lambda: self.verdicts.watch.suspect(time()),
         )
+        # What ranks print is passed on, beside recording it.
+        self._messages.on_output = on_output
         self._messages.expect(plan)
         if recovery is not None:
             recovery.spares.on_change = lambda node, why: self._messages.note(
                 kinds.SpareChanged(why=Untrusted(why)), node
             )
+        self._plan_file = plan_file
         self._copy_settings = copies
         self._copies: CheckpointCopies | None = None
         self._stop_asked = asyncio.Event()
@@ -135,10 +139,6 @@ class Conductor:
         """Blames no rank for its death until `stop` is called: Slurm is ending the job, and is being asked why."""
         self._expects_stop = True
 
-    def pass_output_on(self, take: Callable[[OutputChunk], None]) -> None:
-        """Passes on what ranks print, beside recording it."""
-        self._messages.on_output = take
-
     def tail(self, rank: int) -> tuple[Untrusted, ...]:
         """The last lines that a rank printed."""
         return self._record.tail(rank)
@@ -170,6 +170,7 @@ class Conductor:
 
     async def conduct(self) -> kinds.Finished:
         """Runs generations until one ends without a restart, and always leaves the nodes clean; see `verdict`."""
+        self._record_plan()
         ticking = asyncio.create_task(self._tick())
         self._run_observer.began(self)
         try:
@@ -200,7 +201,7 @@ class Conductor:
                     self.verdict, why = findings, f"{why}; not restarted: {obstacle}"
                     break
                 self.plan = plan
-                self.on_plan(plan)
+                self._record_plan()
                 self._messages.expect(plan)
                 await self.verdicts.reset_evidence()
             finished = kinds.Finished(why=Untrusted(why), code=code, **self._describe_steps())
@@ -213,6 +214,12 @@ class Conductor:
             await asyncio.wait([ticking])
             await self.verdicts.watch.close()
             await self._sessions.close()
+            # Now with the port that was used.
+            self._record_plan()
+
+    def _record_plan(self) -> None:
+        if self._plan_file is not None:
+            self._plan_file.write(self.plan)
 
     # -- between generations -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import time
 from typing import Any, Self, assert_never
@@ -46,8 +46,11 @@ class _Sender:
 class RunNotifier:
     """An observer that passes everything on to `run_observer`, which also shows when messages don't arrive."""
 
-    def __init__(self, settings: NotifySettings, record: Record, run_observer: RunObserver) -> None:
+    def __init__(
+        self, settings: NotifySettings, record: Record, run_observer: RunObserver, environ: Mapping[str, str]
+    ) -> None:
         self._settings = settings
+        self._environ = environ
         self._record = record
         self._run_observer = run_observer
         self._journal = Journal(record.run.messages)
@@ -184,7 +187,7 @@ class RunNotifier:
     def _start(self, receiver: str) -> None:
         run = self._record.run
         try:
-            task = build_task(self._settings, receiver, os.environ)
+            task = build_task(self._settings, receiver, self._environ)
         except AboardError as error:
             self._note(receiver, error.seen, error.fix)
             return

@@ -9,14 +9,13 @@ from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from time import monotonic
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from aboard.core.cluster.node import Node
 from aboard.core.launchers.captured_launch import RUN_ITSELF, Capture, parse_capture
 from aboard.core.plan.plan import Start
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, TransportError
-from aboard.diagnoses.untrusted import escape_lines
 from aboard.engine.scripts.launcher_output import LAST_SECONDS
 from aboard.engine.scripts.node_script import NodeScript, Outcome, ScriptEnd, ScriptObserver
 from aboard.record.run_record import Record
@@ -38,28 +37,6 @@ BACKGROUND_SECONDS = 3.0
 SWEEP_SECONDS = 10.0
 # For what launchers still have to print when they end with the run.
 END_SECONDS = 1.0
-
-
-class ScriptLog:
-    """Writes what scripts print to a file, for which nobody waits."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def script_line(self, node: str, stream: str, text: str, *, of_rank: bool = False) -> None:
-        print(f"[script on {node}] {text}", file=self._file, flush=True)
-
-    def script_captured(self, text: str, notes: Sequence[str]) -> None:
-        print(text, *(f"note: {escape_lines(note)}" for note in notes), sep="\n", file=self._file, flush=True)
-
-    def script_note(self, text: str) -> None:
-        print(f"note: {text}", file=self._file, flush=True)
-
-    def script_waits(self, text: str) -> None:
-        """Nobody is looking."""
-
-    def script_resumes(self) -> None:
-        """The lines of ranks are not in this file."""
 
 
 class ScriptSessions:

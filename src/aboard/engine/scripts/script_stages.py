@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
@@ -11,9 +11,8 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.cluster.setup_commands import prepend_setup
-from aboard.core.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.launchers.capture_failures import (
-    build_escape_error,
     build_missing_launcher_error,
     build_no_launcher_error,
     build_parallel_error,
@@ -30,14 +29,18 @@ from aboard.core.plan.plan_builder import count_ranks
 from aboard.core.plan.rank_variables import RankLayout, build_task_env
 from aboard.core.probes.facts import Facts
 from aboard.core.secrets.secret_names import list_secret_names
-from aboard.diagnoses import InputError, Severity
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import captured_scripts as diagnoses
 from aboard.engine.check.check_cluster import CheckReport
-from aboard.engine.launch_run import LaunchResult, LaunchSpec, leave_out_spares
+from aboard.engine.check.check_observer import CheckObserver
+from aboard.engine.launch_run import LaunchResult, check_launch, leave_out_spares
 from aboard.engine.node_resources import choose_master, collect_node_resources
-from aboard.engine.scripts.node_script import SRUN, EscapedLauncher, ScriptEnd
+from aboard.engine.request.launch_spec import LaunchSpec
+from aboard.engine.scripts.node_script import SRUN, ScriptEnd, ScriptObserver
 from aboard.engine.scripts.script_sessions import CHILD, ScriptSessions
+from aboard.engine.scripts.stage import Stage, refuse_script, require_capture
+from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.supervisor_messages import OutputChunk
 
@@ -47,71 +50,97 @@ FIRST_SUBJECTS = frozenset({"reach", "slurm", "host", "network", "fabric", "gpu"
 PORTS = range(20_000, 30_000)
 # How long the sruns of a loop may take to be all there.
 LOOP_SECONDS = 60.0
-# With the stage's check, if it has begun.
-Conduct = Callable[[LaunchSpec, Sequence[ScriptSessions], Task[CheckReport] | None], Awaitable[LaunchResult]]
 Read = Callable[[Capture], LauncherCommand]
-Check = Callable[[LaunchSpec], Coroutine[None, None, CheckReport]]
 
 
 class ScriptStages:
-    """The runs that a script starts, one after the other; `open_sessions` gets a dialer and a script's number."""
+    """The runs that a script starts, one after the other.
+
+    The next launch is checked early if there is an observer of checks.
+    """
 
     def __init__(
         self,
         spec: LaunchSpec,
         facts: Facts,
         dialer: NodeDialer,
-        open_sessions: Callable[[NodeDialer, int], ScriptSessions],
-        check: Check | None = None,
+        run: str,
+        script_observer: ScriptObserver,
+        record: Record | None = None,
+        check_observer: CheckObserver | None = None,
     ) -> None:
         if spec.script is None:
             raise ValueError("the launch has no script")
         cluster = leave_out_spares(spec, facts).cluster
         self._spec = spec
         self._script = spec.script
-        self._job = spec.script.job
-        self._before, self._words = split_assignments(spec.script.words)
+        self._job = spec.script.job_reader
+        self._before, self._words = split_assignments(spec.script.script.words)
         self._cluster = cluster
         self._first = cluster.nodes[0]
         self._dialer = dialer
-        self._open_sessions = open_sessions
-        self._check = check
+        self._run = run
+        self._record = record
+        self._script_observer = script_observer
+        self._check_observer = check_observer
         # The stage that the first node's launcher asks for, and its check, beside the other nodes' scripts.
         self._early: tuple[LaunchSpec, Task[CheckReport]] | None = None
         self._dropping: Task[None] | None = None
         # In a Slurm job, the script runs beside us, where another agent may serve the node.
         self._own_dialer = NodeDialer() if self._job is not None else dialer
-        self._sessions = open_sessions(self._own_dialer, 0)
-        self._peers = open_sessions(dialer, 1) if self._job is not None else self._sessions
+        self._sessions = self._open_sessions(self._own_dialer, 0)
+        self._peers = self._open_sessions(dialer, 1) if self._job is not None else self._sessions
         self._tasks: ScriptSessions | None = None
         self._task_scripts = len(cluster) + 1
         self._resources = collect_node_resources(replace(facts, cluster=cluster))
         master = choose_master(cluster, spec.request, replace(facts, cluster=cluster))
         self._master = replace(master, port=SystemRandom().choice(PORTS))
+        # That of the first run that failed, or of the last one.
         self._result: LaunchResult | None = None
+        # What the launcher returns; None if the script must not go on.
+        self._code: int | None = None
 
-    async def run(self, conduct: Conduct) -> LaunchResult:
-        """Conducts a run for each launcher that the script calls, until it ends."""
-        try:
-            await self._start_first()
-            while True:
-                outcome = await self._sessions.wait(self._first.name)
-                if isinstance(outcome, ScriptEnd):
-                    return await self._finish(outcome)
-                first = _require_capture(self._first.name, outcome)
-                scripts = list(dict.fromkeys((self._sessions, self._peers)))
-                if self._job is not None:
-                    first = await self._merge_loop(self._job, first)
-                if self._job is not None and (step := self._job.find_task_step(first)) is not None:
-                    code = await self._run_tasks(self._job, step, first, conduct)
-                else:
-                    code = await self._conduct(self._resolve(await self._collect(first)), first, scripts, conduct)
-                if code is None:
-                    return self._result or LaunchResult(report=None)
-                for each in scripts:
-                    await each.release(code)
-        except InputError as error:
-            return _refuse(error)
+    def _open_sessions(self, dialer: NodeDialer, first: int) -> ScriptSessions:
+        return ScriptSessions(
+            self._run, dialer, self._spec.lease, self._record, self._script_observer, self._job, first
+        )
+
+    @property
+    def result(self) -> LaunchResult:
+        """How the launch ended, once `follow` has."""
+        return self._result or LaunchResult(report=None)
+
+    async def follow(self) -> AsyncGenerator[Stage, None]:
+        """The launches that the script asks for, until it ends; each must be finished before the next one."""
+        await self._start_first()
+        while not isinstance(outcome := await self._sessions.wait(self._first.name), ScriptEnd):
+            first = require_capture(self._first.name, outcome)
+            scripts = list(dict.fromkeys((self._sessions, self._peers)))
+            if self._job is not None:
+                first = await self._merge_loop(self._job, first)
+            if self._job is not None and (step := self._job.find_task_step(first)) is not None:
+                async for stage in self._follow_tasks(self._job, step, first):
+                    yield stage
+            else:
+                yield await self._build_stage(self._resolve(await self._collect(first)), first, scripts)
+            if self._code is None:
+                return
+            for each in scripts:
+                await each.release(self._code)
+        self._result = await self._conclude(outcome)
+
+    async def finish(self, stage: Stage, ended: LaunchResult) -> None:
+        """Takes the result of a stage; decides what its launcher returns, and whether the script goes on."""
+        for each in stage.scripts:
+            if (second := await each.get_second()) is not None:
+                raise build_parallel_error(stage.first, second)
+        before = None if self._result is None else self._result.outcome
+        if self._result is None or (before is not None and before.code == 0):
+            self._result = ended
+        self._code = EXIT_INTERRUPTED if ended.outcome is None else ended.outcome.code
+        if self._code == EXIT_INTERRUPTED and not any(each.withdrawn.is_set() for each in stage.scripts):
+            self._result = ended
+            self._code = None
 
     def print_output(self, chunk: OutputChunk) -> None:
         """Prints what a rank wrote where the script sends its launcher's output; an srun also prints its tasks'."""
@@ -128,21 +157,8 @@ class ScriptStages:
         if self._own_dialer is not self._dialer:
             await self._own_dialer.close()
 
-    async def _conduct(
-        self, stage: LaunchSpec, first: Capture, scripts: Sequence[ScriptSessions], conduct: Conduct
-    ) -> int | None:
-        """The exit code for the launcher; None if the script must not go on. Keeps the result of the first failure."""
-        ended = await conduct(stage, scripts, await self._take_check(stage))
-        for each in scripts:
-            if (second := await each.get_second()) is not None:
-                raise build_parallel_error(first, second)
-        if self._result is None or _get_code(self._result) == 0:
-            self._result = ended
-        code = EXIT_INTERRUPTED if ended.outcome is None else ended.outcome.code
-        if code == EXIT_INTERRUPTED and not any(each.withdrawn.is_set() for each in scripts):
-            self._result = ended
-            return None
-        return code
+    async def _build_stage(self, spec: LaunchSpec, first: Capture, scripts: Sequence[ScriptSessions]) -> Stage:
+        return Stage(spec=spec, first=first, scripts=scripts, checking=await self._take_check(spec))
 
     async def _merge_loop(self, job: JobReader, first: Capture) -> Capture:
         """One srun on all nodes in place of those that a loop starts, each on one node."""
@@ -153,7 +169,7 @@ class ScriptStages:
                     outcome = await self._sessions.wait(self._first.name)
                     if isinstance(outcome, ScriptEnd):
                         break
-                    captures.append(_require_capture(self._first.name, outcome))
+                    captures.append(require_capture(self._first.name, outcome))
         except TimeoutError:
             pass
         if (second := await self._sessions.get_second()) is not None:
@@ -166,8 +182,8 @@ class ScriptStages:
         self._sessions.assign_loop({each.number: node for each, node in zip(captures, names, strict=False)})
         return merged
 
-    async def _run_tasks(self, job: JobReader, step: Step, outer: Capture, conduct: Conduct) -> int | None:
-        """Runs a task's script on each node of a step, and a run in place of the launcher that all of them call."""
+    async def _follow_tasks(self, job: JobReader, step: Step, outer: Capture) -> AsyncGenerator[Stage, None]:
+        """Runs a task's script on each node of a step; each launcher that all of them call is a stage."""
         names = step.select_names([node.name for node in self._cluster])
         nodes = [node for node in self._cluster if node.name in names]
         cluster = replace(self._cluster, nodes=tuple(nodes))
@@ -181,22 +197,20 @@ class ScriptStages:
                 ends = [await tasks.wait(node.name) for node in nodes]
                 for node, end in zip(nodes, ends, strict=True):
                     if not isinstance(end, ScriptEnd):
-                        raise build_missing_launcher_error(
-                            nodes[0].name, first.reason, _require_capture(node.name, end)
-                        )
+                        raise build_missing_launcher_error(nodes[0].name, first.reason, require_capture(node.name, end))
                 await tasks.end()
                 self._tasks = None
-                codes = [end.code for end in ends if isinstance(end, ScriptEnd)]
-                return max(EXIT_FAILED if code is None else code for code in codes)
-            captures = {nodes[0].name: self._add_outer(outer, _require_capture(nodes[0].name, first))}
+                self._code = max(end.exit_code for end in ends if isinstance(end, ScriptEnd))
+                return
+            captures = {nodes[0].name: self._add_outer(outer, require_capture(nodes[0].name, first))}
             if job.read_task(captures[nodes[0].name]).per_node:
                 others = await self._collect_others(tasks, nodes[1:], captures[nodes[0].name])
                 captures |= {node: self._add_outer(outer, each) for node, each in others.items()}
-            stage = self._resolve(captures, cluster, job.read_task)
-            code = await self._conduct(stage, captures[nodes[0].name], [self._sessions, tasks], conduct)
-            if code is None:
-                return None
-            await tasks.release(code)
+            spec = self._resolve(captures, cluster, job.read_task)
+            yield await self._build_stage(spec, captures[nodes[0].name], [self._sessions, tasks])
+            if self._code is None:
+                return
+            await tasks.release(self._code)
 
     def _add_outer(self, outer: Capture, inner: Capture) -> Capture:
         """The launcher of a task with what the script had set before its srun."""
@@ -210,7 +224,7 @@ class ScriptStages:
     ) -> None:
         group = [each.name for each in cluster].index(node.name)
         layout = RankLayout(rank=group, world=len(cluster), local=0, local_world=1, group=group, groups=len(cluster))
-        start = {name: value for name, value in self._script.start.env.items() if name.startswith("SLURM_")}
+        start = {name: value for name, value in self._script.script.env.items() if name.startswith("SLURM_")}
         passed = {name: value for name, value in job.list_variables(outer).items() if not name.startswith("ABOARD_")}
         own = self._build_own_env(node, group, len(cluster)) if uses_front_end(step.command) else {}
         env = {**passed, **node.env, **self._spec.request.env, **own, **start, **outer.env, **step.env}
@@ -221,7 +235,7 @@ class ScriptStages:
         await self._start_script(tasks, node, argv, {**env, **before}, where)
 
     async def _start_first(self) -> None:
-        start = self._script.start
+        start = self._script.script
         if self._job is None:
             for node in self._cluster:
                 self._sessions.prepare(node)
@@ -231,7 +245,7 @@ class ScriptStages:
         if not start.is_batch:
             env = {**self._build_own_env(self._first, 0, len(self._cluster)), **env}
         local = Node(name=self._first.name, transport=TransportKind.LOCAL)
-        where = str(Path.cwd() / (start.cwd or ""))
+        where = str(Path(self._spec.cwd) / (start.cwd or ""))
         await self._start_script(self._sessions, local, (*_unset(start.removed), *self._words), env, where)
 
     async def _start(self, node: Node) -> None:
@@ -263,13 +277,13 @@ class ScriptStages:
             ranks=count_ranks(node, self._spec.request, self._resources[node.name]),
             master_address=self._master.address,
             master_port=self._master.port,
-            front_end=self._script.front_end,
+            front_end=self._script.uses_front_end,
         )
 
     def _read(self, capture: Capture) -> LauncherCommand:
         """Its command, as if the script itself had set the variables that were typed before it."""
         before = {name: value for name, value in self._before.items() if name not in capture.removed}
-        return self._script.read(replace(capture, env={**before, **capture.env}))
+        return self._script.read_capture(replace(capture, env={**before, **capture.env}))
 
     async def _collect(self, first: Capture) -> Mapping[str, Capture]:
         """What the launcher was called with on each node that has to call it."""
@@ -291,14 +305,15 @@ class ScriptStages:
             outcome = await scripts.wait(node.name)
             if isinstance(outcome, ScriptEnd):
                 raise build_missing_launcher_error(node.name, outcome.reason, first)
-            captures[node.name] = _require_capture(node.name, outcome)
+            captures[node.name] = require_capture(node.name, outcome)
         return captures
 
     def _check_early(self, captures: Mapping[str, Capture]) -> None:
         """Begins to check what the first node's launcher asks for: that of the others will hardly differ."""
-        stage = self._build_stage(captures)
-        if self._check is not None and stage.subjects:
-            self._early = stage, asyncio.create_task(self._check(stage))
+        stage = self._read_stage(captures)
+        if self._check_observer is not None and stage.subjects:
+            checking = check_launch(stage, self._dialer, self._check_observer)
+            self._early = stage, asyncio.create_task(checking)
 
     async def _take_check(self, stage: LaunchSpec | None) -> Task[CheckReport] | None:
         """The check that has begun, if it is that of this stage; another one is over."""
@@ -315,7 +330,7 @@ class ScriptStages:
         self, captures: Mapping[str, Capture], cluster: Cluster | None = None, read: Read | None = None
     ) -> LaunchSpec:
         """The launch that the captured commands ask for, which is shown."""
-        stage = self._build_stage(captures, cluster, read)
+        stage = self._read_stage(captures, cluster, read)
         first = captures[(cluster or self._cluster).nodes[0].name]
         where = f" ({escape_text(first.script)} line {first.line})" if first.line else ""
         names = [node.name for node in stage.cluster] if first.launcher == SRUN else captures
@@ -323,7 +338,7 @@ class ScriptStages:
         self._sessions.say_captured(told, stage.notes)
         return stage
 
-    def _build_stage(
+    def _read_stage(
         self, captures: Mapping[str, Capture], cluster: Cluster | None = None, read: Read | None = None
     ) -> LaunchSpec:
         """That launch, on nodes with what their scripts have set; `cluster` and `read` are those of a step's tasks."""
@@ -340,7 +355,7 @@ class ScriptStages:
         if request.master_address == self._master.address:
             request = replace(request, master_address=None)
         command = replace(commands[first.node], request=request)
-        stage = self._script.resolve(replace(command, include=include or command.include), first)
+        stage = self._script.read_captured(replace(command, include=include or command.include), first)
         spares = [node.name for node in stage.cluster if node.name in stage.recovery.spares]
         if (problem := find_spare_problem(commands, spares)) is not None:
             raise InputError(diagnoses.DIFFERS, [problem])
@@ -349,25 +364,21 @@ class ScriptStages:
         nodes = tuple(_keep_script(node, chosen.get(node.name, nodes[0])) for node in stage.cluster)
         return replace(stage, cluster=replace(stage.cluster, nodes=nodes), subjects=rest, script=None)
 
-    async def _finish(self, end: ScriptEnd) -> LaunchResult:
+    async def _conclude(self, end: ScriptEnd) -> LaunchResult:
         """The result of a script that has ended; scripts on other nodes must end as well."""
         for name in self._peers.nodes:
             outcome = end if name == self._first.name else await self._peers.wait(name)
             if not isinstance(outcome, ScriptEnd):
-                raise build_missing_launcher_error(self._first.name, end.reason, _require_capture(name, outcome))
-        typed_launcher = self._script.forced or self._script.front_end
+                raise build_missing_launcher_error(self._first.name, end.reason, require_capture(name, outcome))
+        typed_launcher = self._script.is_forced or self._script.uses_front_end
         if self._result is None and end.code == 0 and not typed_launcher:
             return LaunchResult(report=None, script=end)
         if self._result is None:
-            error = build_no_launcher_error(self._first.name, self._script.words, end.reason, self._script.launch)
-            return _refuse(error, end)
+            error = build_no_launcher_error(
+                self._first.name, self._script.script.words, end.reason, self._script.launch_words
+            )
+            return refuse_script(error, end)
         return replace(self._result, script=end)
-
-
-def _require_capture(node: str, outcome: Capture | EscapedLauncher) -> Capture:
-    if isinstance(outcome, EscapedLauncher):
-        raise build_escape_error(node, outcome.command, outcome.why)
-    return outcome
 
 
 def _unset(names: Sequence[str]) -> tuple[str, ...]:
@@ -385,16 +396,3 @@ def _keep_script(node: Node, chosen: Node) -> Node:
         setup=chosen.setup,
         picked=node.picked if chosen.picked is None else chosen.picked,
     )
-
-
-def _refuse(error: InputError, end: ScriptEnd | None = None) -> LaunchResult:
-    """The result of a script whose launcher can't become a run."""
-    findings = [
-        error.diagnosis.finding(nodes=(), seen=f"{each.where}: {each.seen}", fix=each.fix, severity=Severity.BLOCK)
-        for each in error.problems
-    ]
-    return LaunchResult(report=None, refused=tuple(findings), script=end)
-
-
-def _get_code(result: LaunchResult) -> int | None:
-    return None if result.outcome is None else result.outcome.code

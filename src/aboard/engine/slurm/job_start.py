@@ -1,6 +1,5 @@
 """What a run has to know about its Slurm job before it starts: that it was requeued, or that one node ends it."""
 
-import os
 from collections.abc import Mapping
 
 from aboard.config.slurm_allocation import describe_node_failure, is_requeue_wanted
@@ -23,6 +22,7 @@ from aboard.record.slurm_job import read_slurm_job
 def check_job_start(
     allocation: SlurmAllocation,
     command: Shell,
+    environ: Mapping[str, str],
     *,
     detach: bool = False,
     resumes: bool | None = None,
@@ -33,16 +33,16 @@ def check_job_start(
     `resumes` says whether a training run continues from its newest checkpoint; None is for other programs. `recovers`
     is whether the run is restarted when a node fails.
     """
-    if detach and is_batch_script(os.environ):
+    if detach and is_batch_script(environ):
         seen = f"the batch script of job {allocation.job} would end before the run, and Slurm would end the run with it"
         raise AboardError(diagnoses.DETACHED, seen)
-    notes = [_check_requeue(allocation, command, os.environ, resumes=resumes)]
+    notes = [_check_requeue(allocation, command, environ, resumes=resumes)]
     idle = [node.name for node in allocation.nodes if node.gpus == 0]
     if allocation.has_gpus and idle:
         notes.append(f"job {allocation.job} has no GPUs on {fold_names(idle)}: no ranks run there")
-    notes.append(describe_node_failure(os.environ, allocation, recovers=recovers))
-    if recovers and is_batch_script(os.environ):
-        notes.append(describe_batch_host(allocation, os.environ["SLURMD_NODENAME"]))
+    notes.append(describe_node_failure(environ, allocation, recovers=recovers))
+    if recovers and is_batch_script(environ):
+        notes.append(describe_batch_host(allocation, environ["SLURMD_NODENAME"]))
     return tuple(note for note in notes if note)
 
 

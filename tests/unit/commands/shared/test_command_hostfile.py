@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from aboard.commands.shared.options.node_arguments import NodeArguments
-from aboard.commands.shared.options.typed_command import TypedCommand
+from aboard.engine.request.node_arguments import NodeArguments
+from aboard.engine.request.typed_launch import TypedLaunch
 
 
 def read(nodes: tuple[str, ...], hostfile: str | None = None) -> tuple[list[int | None], str]:
     where = NodeArguments(nodes=nodes, hostfile=hostfile, include="", exclude="", sets=())
     words = ("deepspeed", "--hostfile", "hosts", "train.py")
-    _request, cluster, notes = TypedCommand(where=where, command=words, module=False, no_python=False).read()
+    _request, cluster, notes = TypedLaunch(where=where, command=words).read_command()
     return [node.slots for node in cluster], "\n".join(notes)
 
 
@@ -56,11 +56,9 @@ def test_nodes_are_dialled_first_unless_the_command_may_name_others() -> None:
     dialled = {
         command: [
             node.name
-            for node in TypedCommand(
+            for node in TypedLaunch(
                 where=NodeArguments(nodes=("n1", "n2"), hostfile=None, include="", exclude="", sets=()),
                 command=tuple(command.split()),
-                module=False,
-                no_python=False,
             ).guess()
         ]
         for command in (

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aboard.commands.launch.command import parse_sync_limit
+from aboard.commands.launch.run_options import parse_sync_limit
 from aboard.commands.sync.command import sync
 from aboard.commands.sync.sync_view import NodeProgressView, NodeRates, format_sync_json, format_sync_lines
 from aboard.commands.sync.trees.sync_sources import TrainingFiles, load_training_files, scan_sources

@@ -29,8 +29,9 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.doctor.death.explain_rank_death import DeathContext, explain_rank_death
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
-from aboard.engine.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
+from aboard.engine.launch_run import LaunchResult, launch, plan_launch
 from aboard.engine.recovery.checkpoint_copies import CopySettings
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

@@ -1,6 +1,7 @@
 """The real conductor over simulated nodes tells a real web hook what happened, once, and is not held up by it."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_a_script_without_ranks_ends_with_a_message(tmp_path: Path, server: Webh
 
     async def end(name: str, finished: Finished, *, refused: bool = False) -> None:
         record = Record.open(Runs(tmp_path).open_or_create(name), ranks=1)
-        async with RunNotifier(NotifySettings(env="HOOK"), record, EventList()) as notifier:
+        async with RunNotifier(NotifySettings(env="HOOK"), record, EventList(), os.environ) as notifier:
             notifier.note_end(finished, refused=refused)
         record.close()
 

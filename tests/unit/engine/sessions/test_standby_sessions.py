@@ -24,7 +24,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.recovery.recovery_policy import RecoverySettings
 from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.conductor.conductor import Conductor
-from aboard.engine.launch_run import LaunchSpec, launch
+from aboard.engine.launch_run import launch
+from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 

@@ -12,8 +12,8 @@ import pytest
 from slurm_commands import SlurmStandIns, make_job_run
 from typed_commands import aboard
 
-from aboard.commands.shared.options.typed_words import remove_run_options
 from aboard.core.slurm.job_ending import EndingCause, JobEnding
+from aboard.engine.request.typed_words import remove_run_options
 from aboard.engine.slurm.continue_job import continue_training, requeue_job
 from aboard.engine.slurm.job_conductor import JobWatch, record_own_job
 from aboard.record.runs import Runs

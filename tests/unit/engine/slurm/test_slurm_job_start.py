@@ -1,6 +1,7 @@
 """What a run says about its Slurm job before it starts, and when a requeued job refuses to start over."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -107,29 +108,29 @@ def test_a_run_that_is_to_outlive_its_nodes_is_told_what_ends_it(
     write_script(tmp_path, "#SBATCH --no-kill")
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
-    assert check_job_start(job(2, 2), COMMAND, recovers=True) == (
+    assert check_job_start(job(2, 2), COMMAND, os.environ, recovers=True) == (
         "the run is controlled from n1: if that node fails, Slurm ends job 7",
     )
-    assert check_job_start(job(2, 2), COMMAND) == ()
+    assert check_job_start(job(2, 2), COMMAND, os.environ) == ()
 
 
 def test_the_first_start_of_a_job(runs: Runs) -> None:
     """There is nothing to say, not even after another run in the same job."""
     record(runs)
-    assert check_job_start(job(2, 2), COMMAND) == ()
+    assert check_job_start(job(2, 2), COMMAND, os.environ) == ()
 
 
 def test_nodes_without_gpus() -> None:
     """A node where the job has no GPUs is named: no ranks run there."""
-    assert check_job_start(job(2, 0, 0), COMMAND) == ("job 7 has no GPUs on n[2-3]: no ranks run there",)
-    assert check_job_start(job(0, 0), COMMAND) == ()
+    assert check_job_start(job(2, 0, 0), COMMAND, os.environ) == ("job 7 has no GPUs on n[2-3]: no ranks run there",)
+    assert check_job_start(job(0, 0), COMMAND, os.environ) == ()
 
 
 def test_a_requeued_launch_is_refused(runs: Runs) -> None:
     """A program that had started would start over; the fix tells Slurm whether it may."""
     record(runs)
     with pytest.raises(AboardError) as caught:
-        check_job_start(job(2, 2, restarts=1), COMMAND)
+        check_job_start(job(2, 2, restarts=1), COMMAND, os.environ)
     assert caught.value.code == "slurm-requeued"
     assert (
         caught.value.seen
@@ -144,17 +145,17 @@ def test_a_launch_starts_again_in_a_job_with_requeue(runs: Runs, tmp_path: Path)
     """The fix of the refusal, in the batch script: the default of Slurm is not enough, and a training has a setting."""
     record(runs)
     write_script(tmp_path, "#SBATCH -N2 --requeue --no-kill")
-    (note,) = check_job_start(job(2, 2, restarts=1), COMMAND)
+    (note,) = check_job_start(job(2, 2, restarts=1), COMMAND, os.environ)
     assert note.startswith("Slurm requeued job 7, as its script asks with --requeue: the command starts again")
     with pytest.raises(AboardError, match="would start over"):
-        check_job_start(job(2, 2, restarts=1), COMMAND, resumes=False)
+        check_job_start(job(2, 2, restarts=1), COMMAND, os.environ, resumes=False)
 
 
 @pytest.mark.parametrize("other", [{"id": 8}, {"command": "aboard launch -- evaluate.py"}])
 def test_a_requeued_job_whose_command_had_not_started(runs: Runs, other: dict[str, int | str]) -> None:
     """It starts, and says so: a node may have failed before Aboard ran."""
     record(runs, **other)  # type: ignore[arg-type] # a table of one or the other
-    assert check_job_start(job(2, 2, restarts=1), COMMAND) == (
+    assert check_job_start(job(2, 2, restarts=1), COMMAND, os.environ) == (
         "Slurm requeued job 7, and no earlier start of this command is recorded here: it starts from the beginning",
     )
 
@@ -163,10 +164,10 @@ def test_a_requeued_training(runs: Runs) -> None:
     """It continues if it may; with another `resume`, it would start over and is refused."""
     command = format_shell("aboard train run.yaml")
     record(runs, command=command)
-    (note,) = check_job_start(job(2, 2, restarts=2), command, resumes=True)
+    (note,) = check_job_start(job(2, 2, restarts=2), command, os.environ, resumes=True)
     assert note.startswith("Slurm requeued job 7: training continues from its newest checkpoint, or from")
     with pytest.raises(AboardError) as caught:
-        check_job_start(job(2, 2, restarts=2), command, resumes=False)
+        check_job_start(job(2, 2, restarts=2), command, os.environ, resumes=False)
     assert caught.value.fix.startswith("aboard train run.yaml --set train.resume=auto    # in the batch script")
 
 
@@ -186,10 +187,10 @@ def test_a_detached_run(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], re
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     if not refused:
-        assert check_job_start(job(2, 2), COMMAND, detach=True) == ()
+        assert check_job_start(job(2, 2), COMMAND, os.environ, detach=True) == ()
         return
     with pytest.raises(AboardError) as caught:
-        check_job_start(job(2, 2), COMMAND, detach=True)
+        check_job_start(job(2, 2), COMMAND, os.environ, detach=True)
     assert caught.value.code == "slurm-detached"
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from aboard.commands.shared.options.typed_words import ALLOWED
 from aboard.core.text import shell_quoting
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
+from aboard.engine.request.typed_words import ALLOWED
 
 _NEEDS_ABOARD = (
     "command -v aboard >/dev/null || { echo 'error [launch-on]: aboard is not on the PATH of this host'"

@@ -25,6 +25,7 @@ from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.transport.node_dialer import DialResult, NodeDialer
+from aboard.transport.transport import OnPhase
 
 MB = 1024 * 1024
 
@@ -37,10 +38,10 @@ class KnownAgents(NodeDialer):
         self._dead = dead
         self.pids: dict[str, list[int]] = {}
 
-    async def dial(self, node: Node) -> DialResult:
+    async def dial(self, node: Node, on_phase: OnPhase = print) -> DialResult:
         if node.name == self._dead and self.pids.get(node.name):
             raise Unreachable(UnreachableReason.TIMED_OUT, f"{node.name}: no connection")
-        dialled = await super().dial(node)
+        dialled = await super().dial(node, on_phase)
         self.pids.setdefault(node.name, []).append(dialled.link.hello["pid"])
         return dialled
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from aboard.commands.shared.options.node_arguments import NodeArguments
 from aboard.commands.sync.command import sync
 from aboard.commands.sync.sync_view import format_left_out
 from aboard.commands.sync.trees.sync_sources import TrainingFiles, list_left_out, scan_sources, scan_working_directory
 from aboard.commands.sync.trees.tree_difference import find_extra
 from aboard.diagnoses import AboardError
+from aboard.engine.request.node_arguments import NodeArguments
 from aboard.transport.files.tree_sender import TreeEntry
 
 

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from launcher_texts import pasted
 
-from aboard.commands.shared.options.node_arguments import NodeArguments
-from aboard.commands.shared.options.typed_command import TypedCommand
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
@@ -15,6 +13,8 @@ from aboard.core.launchers.node_selection import select_nodes
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.plan.program import ProgramKind
 from aboard.diagnoses import InputError
+from aboard.engine.request.node_arguments import NodeArguments
+from aboard.engine.request.typed_launch import TypedLaunch
 
 
 def container_of(command: str, **more: Any) -> Container:
@@ -192,5 +192,5 @@ def test_a_missing_script(command: str, *, missing: bool, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.py").touch()
     where = NodeArguments(nodes=(), hostfile=None, include="", exclude="", sets=())
-    notes = TypedCommand(where=where, command=tuple(command.split()), module=False, no_python=False).check_alone()
+    notes = TypedLaunch(where=where, command=tuple(command.split())).check_alone()
     assert any("on this machine" in note for note in notes) == missing

@@ -1,49 +1,85 @@
-"""The command after `--` as typed: a program, or a pasted launcher command."""
+"""A launch as typed: nodes, options, and the command after `--`, which is a program or a pasted launcher command."""
 
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.commands.shared.options.node_arguments import NodeArguments
 from aboard.config.input_files import read_text, suggest_similar_file
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.cluster.container import Container, find_script_outside
 from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.launch_request import LaunchRequest, resolve_request
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
+from aboard.core.run.lease import Lease
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration, pasted_commands
+from aboard.engine.request.launch_options import LaunchOptions
+from aboard.engine.request.node_arguments import NodeArguments
+from aboard.engine.request.typed_words import format_typed_command, list_typed_words
 from aboard.lazy_dataclass import dataclass
+from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
     from aboard.core.launchers.captured_launch import Capture
     from aboard.core.launchers.command_kind import CommandKind
     from aboard.core.launchers.launcher_command import JobScript, LauncherCommand, LauncherFiles
     from aboard.core.launchers.slurm.captured_steps import JobReader
+    from aboard.engine.request.launch_spec import LaunchSpec
 
 # Launchers and modules with a hostfile, filters or a job of their own.
 _NAMES_NODES = frozenset({"deepspeed", "ds", "accelerate", "accelerate-launch", "srun", "sbatch"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class TypedCommand:
-    """The command as typed, not parsed yet; `words` are the whole line, without secrets."""
+class TypedLaunch:
+    """A launch as typed, not parsed yet. A script's launch is kept as such, for the launchers that it will call."""
 
     where: NodeArguments
     command: tuple[str, ...]
-    module: bool
-    no_python: bool
-    words: tuple[str, ...] = ()
-    capture: bool | None = None
+    options: LaunchOptions = field(default_factory=LaunchOptions)
 
-    def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
+    def read(self) -> "LaunchSpec":
+        """The launch, which begins with a script if the command is one."""
+        spec = self._apply_options(*self.read_command())
+        return replace(spec, script=self) if self.is_captured else spec
+
+    def read_captured(self, command: "LauncherCommand", capture: "Capture") -> "LaunchSpec":
+        """The launch that a script's launcher was called for, with the same options."""
+        return self._apply_options(*self.apply(command, self._open_files(capture).read))
+
+    def _apply_options(self, request: LaunchRequest, cluster: Cluster, notes: tuple[str, ...]) -> "LaunchSpec":
+        options, environ = self.options, self.where.environ
+        notes += check_script_exists(request.program, cluster)
+        request = replace(
+            request,
+            ranks=options.ranks or request.ranks,
+            env={**request.env, **options.read_environment(environ)},
+            threads=options.threads or request.threads,
+            bind=request.bind if options.bind is None else options.bind,
+            beacon=not options.no_beacon,
+            master_address=options.master_address or request.master_address,
+            master_port=options.master_port or request.master_port,
+        )
+        cluster, request = resolve_request(cluster, request, options.cwd, shell=environ)
+        raise_open_file_limit(len(cluster))
+        asked = replace(cluster.recovery, restarts=request.restarts or cluster.recovery.restarts)
+        names = [node.name for node in cluster]
+        recovery = options.resolve_recovery(asked, names, restarts=0, min_nodes_refusal="launch")
+        again = format_typed_command(self.where.argv)
+        notes += self.where.check_job(again, detach=options.detach, recovers=recovery.restarts > 0)
+        if not self.has_own_size:
+            notes += options.check_job_size(self.where, request.ranks)
+        lease = Lease(seconds=options.lease or options.lease_seconds, grace=options.grace)
+        return options.build_spec(self.where, cluster, request, notes, lease=lease, recovery=recovery)
+
+    def read_command(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
         """What to run, on which nodes, and notes for the user; a pasted launcher command may name nodes itself."""
         pasted = self._pasted
         if pasted is None:
@@ -58,12 +94,12 @@ class TypedCommand:
     @cached_property
     def _kind(self) -> "CommandKind | None":
         """What happens to the command; None for a program of the user's own."""
-        if self.module or self.no_python or (self._is_own_program and not self.capture):
+        if self.options.module or self.options.no_python or (self._is_own_program and not self.options.capture):
             return None
         from aboard.core.launchers.command_kind import CommandKind, choose_kind  # noqa: PLC0415 - for those who paste
 
         in_job = self.where.allocation is not None
-        kind = choose_kind(self.command, self.capture, in_job=in_job, launch=self.launch_words)
+        kind = choose_kind(self.command, self.options.capture, in_job=in_job, launch=self.launch_words)
         return None if kind is CommandKind.RANK else kind
 
     def apply(
@@ -127,7 +163,7 @@ class TypedCommand:
         from aboard.core.launchers.slurm.captured_steps import JobReader  # noqa: PLC0415 - for those who paste
 
         script, nodes = self.script, self.where.cluster().nodes
-        environ = {name: value for name, value in os.environ.items() if name not in script.removed}
+        environ = {name: value for name, value in self.where.environ.items() if name not in script.removed}
         return JobReader(
             script=script,
             # The launcher itself would have read them there.
@@ -139,11 +175,17 @@ class TypedCommand:
             is_system_program=_is_system_program,
         )
 
-    def apply_capture(
-        self, command: "LauncherCommand", capture: "Capture"
-    ) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
-        """What that command runs, on which nodes, and notes."""
-        return self.apply(command, self._open_files(capture).read)
+    @property
+    def is_forced(self) -> bool:
+        """Whether the user asked for the capture, so that a dry run runs the script up to its launcher."""
+        return self.options.capture is True
+
+    @property
+    def uses_front_end(self) -> bool:
+        """Whether the command is a front end that starts a launcher itself."""
+        from aboard.core.launchers.command_kind import uses_front_end  # noqa: PLC0415 - only for scripts
+
+        return uses_front_end(self.command)
 
     def _open_files(self, capture: "Capture") -> "LauncherFiles":
         """What the launcher would have read: on this machine in a Slurm job, otherwise what came with its capture."""
@@ -193,15 +235,16 @@ class TypedCommand:
         return parse_launcher_command(
             self.command,
             files,
-            environ=os.environ,
-            cwd=str(Path.cwd()),
+            environ=self.where.environ,
+            cwd=self.options.cwd,
             launch=self.launch_words,
         )
 
     @property
     def launch_words(self) -> tuple[str, ...]:
-        """The words that the user typed before `--`."""
-        return self.words[: self.words.index("--")] if "--" in self.words else ("aboard", "launch")
+        """The words that the user typed before `--`, without secrets."""
+        words = tuple(list_typed_words(self.where.argv))
+        return words[: words.index("--")] if "--" in words else ("aboard", "launch")
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; none if the command itself may name others."""
@@ -212,7 +255,11 @@ class TypedCommand:
     def _is_own_program(self) -> bool:
         """Whether the words can't be a pasted command; gpt-neox's deepy.py starts deepspeed."""
         first = self.command[0]
-        return self.module or self.no_python or (first.endswith(".py") and first.rpartition("/")[2] != "deepy.py")
+        return (
+            self.options.module
+            or self.options.no_python
+            or (first.endswith(".py") and first.rpartition("/")[2] != "deepy.py")
+        )
 
     def _program(self) -> Program:
         first, *args = self.command
@@ -220,8 +267,8 @@ class TypedCommand:
             return Program(kind=ProgramKind.MODULE, target=args[0], args=tuple(args[1:]))
         if (python := parse_python_command(self.command)) is not None:
             return python
-        kind = ProgramKind.MODULE if self.module else ProgramKind.PROGRAM
-        if first.endswith(".py") and not self.no_python and not self.module:
+        kind = ProgramKind.MODULE if self.options.module else ProgramKind.PROGRAM
+        if first.endswith(".py") and not self.options.no_python and not self.options.module:
             kind = ProgramKind.SCRIPT
         return Program(kind=kind, target=first, args=tuple(args))
 

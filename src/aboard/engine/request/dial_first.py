@@ -1,0 +1,27 @@
+"""Dials the nodes of a launch before anything else: ssh needs longer than the rest of the program needs to load."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from aboard.engine.request.typed_launch import TypedLaunch
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.open_file_limit import raise_open_file_limit
+
+if TYPE_CHECKING:
+    from aboard.engine.request.launch_spec import LaunchSpec
+
+
+@asynccontextmanager
+async def dial_first(typed: TypedLaunch, *, load: str) -> "AsyncIterator[tuple[LaunchSpec, NodeDialer]]":
+    """The launch, and links to its nodes; arguments are parsed and the module `load` is imported while ssh connects."""
+    nodes = typed.guess()
+    raise_open_file_limit(len(nodes))
+    async with NodeDialer() as dialer:
+        dialer.begin(nodes)
+        spec = await asyncio.to_thread(typed.read)
+        await asyncio.to_thread(import_module, load)
+        dialer.begin(spec.cluster)
+        yield spec, dialer
