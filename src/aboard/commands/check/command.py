@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from aboard.commands.shared.findings.subject_results import SubjectStatus, summa
 from aboard.commands.shared.options.node_arguments import node_arguments
 from aboard.commands.shared.printed_output import build_console, print_report
 from aboard.config.this_machine import find_environment
-from aboard.core.cluster.cluster import Cluster
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
-from aboard.diagnoses import Finding, InputError, Problem, Severity, sort_by_severity
+from aboard.diagnoses import InputError, Problem, Severity, sort_by_severity
 from aboard.diagnoses.usage import commands
 from aboard.doctor.collective import subject as collective
 from aboard.doctor.compute import subject as compute
@@ -28,10 +26,9 @@ from aboard.doctor.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.doctor.network import subject as network
 from aboard.doctor.reach import subject as reach
 from aboard.doctor.subjects import SUBJECTS
-from aboard.engine.check.check_cluster import CheckReport, check_cluster
-from aboard.engine.monitoring.notify_problems import find_notify_problems, find_textfile_problems
+from aboard.engine.check.check_cluster import check_cluster
+from aboard.engine.monitoring.notify_problems import check_with_receivers
 from aboard.engine.request.node_arguments import NodeArguments
-from aboard.transport.open_file_limit import raise_open_file_limit
 
 
 @click.command()
@@ -77,7 +74,6 @@ def check(
     finding would stop a run; 3 the command is wrong.
     """
     cluster = where.cluster()
-    raise_open_file_limit(len(cluster))
     subjects = _select_subjects(only, skip)
     replaced = {network.SUBJECT.name: network.build_subject(all_pairs=True)} if all_pairs else {}
     if collective.SUBJECT.name in only:
@@ -91,7 +87,8 @@ def check(
     spec = RankSpec(environment=find_environment(os.environ))
     with show_live_check(console, quiet=as_json) as watcher:
         checking = check_cluster(cluster, subjects, quick=quick, spec=spec, check_observer=watcher)
-        report, problems = asyncio.run(_check_with_receivers(checking, None if only else cluster))
+        checked = check_with_receivers(checking, None if only else cluster, where.environ)
+        report, problems = asyncio.run(checked)
     facts, seconds = report.facts, report.seconds
     if only and reach.SUBJECT not in subjects:
         # Other subjects say nothing about a node that was not reached.
@@ -109,16 +106,6 @@ def check(
         write_check_page(Path(page), facts, outcomes, found, seconds)
     untested = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
     sys.exit(choose_exit_code(found, strict=strict, untested=untested))
-
-
-async def _check_with_receivers(
-    checking: Coroutine[None, None, CheckReport], cluster: Cluster | None
-) -> tuple[CheckReport, list[Finding]]:
-    """The check, and whether messages and metrics of a run on the cluster would arrive from this machine."""
-    if cluster is None:
-        return await checking, []
-    report, problems = await asyncio.gather(checking, find_notify_problems(cluster.notify, os.environ))
-    return report, [*problems, *find_textfile_problems(cluster.textfile)]
 
 
 def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -29,15 +28,15 @@ from aboard.engine.check.check_observer import NullCheckObserver
 from aboard.engine.launch_run import LaunchResult, plan_launch
 from aboard.engine.launch_session import LaunchSession
 from aboard.engine.records.plan_json import format_plan_json
+from aboard.engine.request.dial_first import Links, reuse_links
 from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.engine.request.typed_launch import TypedLaunch
 from aboard.engine.scripts.script_log import ScriptLog
 from aboard.engine.trial import run_trial
 from aboard.record.runs import Runs
-from aboard.transport.node_dialer import NodeDialer
 
 
-async def run_attached(spec: LaunchSpec, dialer: NodeDialer | None = None) -> int:
+async def run_attached(spec: LaunchSpec, dialer: Links | None = None) -> int:
     """Runs the launch at this terminal and returns the run's exit code."""
     await _send_files(spec, dialer)
     session = LaunchSession(spec)
@@ -97,13 +96,13 @@ def _conduct_silently(session: LaunchSession, start: StartReporter) -> None:
         start.finish(launched, show_end(console, run, launched, command=session.spec.command))
 
 
-async def _send_files(spec: LaunchSpec, dialer: NodeDialer | None = None) -> None:
+async def _send_files(spec: LaunchSpec, dialer: Links | None = None) -> None:
     """Sends the working directory if that was asked for; without a dialer, over links of its own."""
     if spec.sync_limit is None:
         return
     from aboard.commands.sync.sync_workdir import send_working_directory  # noqa: PLC0415 - only for those who sync
 
-    async with nullcontext(dialer) if dialer is not None else NodeDialer() as links:
+    async with reuse_links(dialer) as links:
         await send_working_directory(spec.cluster, links, spec.sync_limit)
 
 

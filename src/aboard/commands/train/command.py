@@ -34,7 +34,6 @@ from aboard.engine.request.launch_options import LaunchOptions
 from aboard.engine.request.node_arguments import NodeArguments
 from aboard.engine.request.typed_words import format_typed_command
 from aboard.trainer.diagnoses import training
-from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
     from aboard.core.slurm.slurm_settings import SlurmSettings
@@ -103,7 +102,6 @@ def train(where: NodeArguments, options: LaunchOptions, print_config: bool, dry:
         ranks, words = options.ranks, sys.argv[1:]
         sys.exit(prepare_and_submit(settings, job, words, ranks=ranks, spares=len(spares), dry=dry, detach=detach))
     cluster = where.cluster()
-    raise_open_file_limit(len(cluster))
     command = format_typed_command(where.argv)
     notes = options.check_job_size(where, options.ranks)
     typed_env = options.read_environment(where.environ)

@@ -27,6 +27,7 @@ from aboard.engine.check.run_multi_node_probe import run_multi_node_probe
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import DIAL_SECONDS, DialResult, NodeDialer, TransportFor, choose_transport
+from aboard.transport.open_file_limit import raise_open_file_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ async def check_cluster(
     dial_seconds: float = DIAL_SECONDS,
 ) -> CheckReport:
     """Probes all nodes in parallel; a slow or hostile node does not delay the others."""
+    raise_open_file_limit(len(cluster))
     check_observer = check_observer or NullCheckObserver()
     dialer = NodeDialer(transport_for, seconds=dial_seconds)
     async with probe_cluster(cluster, subjects, dialer, quick=quick, spec=spec, check_observer=check_observer) as (

@@ -5,16 +5,18 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+from aboard.core.cluster.cluster import Cluster
 from aboard.core.decoding import parse_json
 from aboard.core.monitoring.notify_settings import NotifySettings
 from aboard.diagnoses import AboardError, Finding
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import messages
+from aboard.engine.check.check_cluster import CheckReport
 from aboard.foreign_files import open_foreign_file
 
 SENDER = (sys.executable, "-P", "-m", "aboard.engine.monitoring.message_sender")
@@ -71,6 +73,16 @@ def build_problem(settings: NotifySettings, receiver: str, why: str) -> Finding:
     return messages.NOTIFY_UNSENT.finding(
         nodes=(_name_host(),), seen=f"notify.{receiver} from {_name_host()}: {escape_text(why, 400)}", fix=fix
     )
+
+
+async def check_with_receivers(
+    checking: Coroutine[None, None, CheckReport], cluster: Cluster | None, environ: Mapping[str, str]
+) -> tuple[CheckReport, list[Finding]]:
+    """The check, and whether messages and metrics of a run on the cluster would arrive from this machine."""
+    if cluster is None:
+        return await checking, []
+    report, problems = await asyncio.gather(checking, find_notify_problems(cluster.notify, environ))
+    return report, [*problems, *find_textfile_problems(cluster.textfile)]
 
 
 async def find_notify_problems(settings: NotifySettings, environ: Mapping[str, str]) -> list[Finding]:

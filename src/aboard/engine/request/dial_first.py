@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from aboard.engine.request.typed_launch import TypedLaunch
 from aboard.transport.node_dialer import NodeDialer
@@ -12,6 +12,15 @@ from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
     from aboard.engine.request.launch_spec import LaunchSpec
+
+
+# What a command passes on to the engine, without using it.
+Links: TypeAlias = NodeDialer
+
+
+def reuse_links(links: Links | None) -> AbstractAsyncContextManager[Links]:
+    """These links, which stay open; links of its own if there are none."""
+    return nullcontext(links) if links is not None else NodeDialer()
 
 
 @asynccontextmanager

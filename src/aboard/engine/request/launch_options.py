@@ -20,6 +20,7 @@ from aboard.diagnoses.usage import commands
 from aboard.engine.request.node_arguments import NodeArguments
 from aboard.engine.request.typed_words import format_typed_command, list_typed_words
 from aboard.lazy_dataclass import dataclass
+from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
     from aboard.engine.request.launch_spec import LaunchSpec
@@ -126,6 +127,7 @@ class LaunchOptions:
         """The launch with these options; the nodes need not have a program that is uploaded."""
         from aboard.engine.request.launch_spec import LaunchSpec, choose_subjects  # noqa: PLC0415 - a launch dials first
 
+        raise_open_file_limit(len(cluster))
         if cluster.source == THIS_MACHINE and not self.alone:
             _refuse_one_of_several(where)
         if cluster.source == THIS_MACHINE and self.alone:

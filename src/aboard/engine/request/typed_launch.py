@@ -24,7 +24,6 @@ from aboard.engine.request.launch_options import LaunchOptions
 from aboard.engine.request.node_arguments import NodeArguments
 from aboard.engine.request.typed_words import format_typed_command, list_typed_words
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
     from aboard.core.launchers.captured_launch import Capture
@@ -68,7 +67,6 @@ class TypedLaunch:
             master_port=options.master_port or request.master_port,
         )
         cluster, request = resolve_request(cluster, request, options.cwd, shell=environ)
-        raise_open_file_limit(len(cluster))
         asked = replace(cluster.recovery, restarts=request.restarts or cluster.recovery.restarts)
         names = [node.name for node in cluster]
         recovery = options.resolve_recovery(asked, names, restarts=0, min_nodes_refusal="launch")
