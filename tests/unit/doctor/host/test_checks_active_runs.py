@@ -91,8 +91,8 @@ def test_a_port_that_another_run_takes_at_the_start() -> None:
     data = {"port": 29500, "uid": 0, "user": "crew", "pid": 185, "name": "python", "run": "calm-newt", "beside": True}
     given.run.apply(made_event("port_taken", node="n1", at=1.0, **data))
     (cause,) = report_port_owner(given)
-    assert "python (pid 185) of the active run calm-newt listens there" in cause.finding.seen  # type: ignore[union-attr]
-    assert cause.finding.fix.startswith("aboard stop calm-newt ")  # type: ignore[union-attr]
+    assert "python (pid 185) of the active run calm-newt listens there" in cause.seen  # type: ignore[union-attr]
+    assert cause.fix.startswith("aboard stop calm-newt ")  # type: ignore[union-attr]
 
 
 LISTEN = """
