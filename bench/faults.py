@@ -10,6 +10,7 @@ import contextlib
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,6 +33,7 @@ from faults_picture import draw_picture
 from faults_stage import BOX, Stage
 from faults_try import Session, format_summary, try_case
 from figures import Figures
+from replay import keep_record
 
 QUICK = ("key removed, before", "cable pulled, before", "module missing, import")
 CI = (
@@ -108,7 +110,10 @@ def _measure_parts(kept: "ResultStore", options: argparse.Namespace) -> None:
     with _build_stage(BOX, options.container) as stage:
         session = Session(stage)
         for part, name, do in _list_work(stage, session, options):
+            began = time.time()
             kept.measure(part, name, do, lambda: _clean_up(stage, session))
+            if options.keep and stage.last_run is not None and stage.last_run.is_dir():
+                keep_record(stage.last_run, Path(options.keep), part, name, began)
         session.close()
 
 
@@ -205,6 +210,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--container", choices=("apptainer", "podman"), default="", help="run the ranks in containers")
     parser.add_argument("--part", choices=("cases", "healthy", "pairs"), help="only this part")
     parser.add_argument("--case", action="append", metavar="NAME", help="only this case, even if it has a saved result")
+    parser.add_argument("--keep", metavar="DIR", help="keep the record of each case there, for bench/replay.py")
     parser.add_argument("--resume", metavar="FILE", help="save results in this file, and skip those already in it")
     parser.add_argument("--report", action="store_true", help="print saved results without measuring")
     parser.add_argument("--publish", action="store_true", help="write docs/faults.md and its pictures")

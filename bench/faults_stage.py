@@ -63,6 +63,8 @@ class Stage:
 
     def __init__(self, name: str, container: str = "") -> None:
         self._orders = self._launches = 0
+        # The record of the newest launch.
+        self.last_run: Path | None = None
         self._container = container
         self._board(self._build(name))
 
@@ -206,7 +208,7 @@ class Running:
 
     @property
     def run(self) -> Path | None:
-        self._run = self._run or self.stage.new_run(self._before)
+        self._run = self.stage.last_run = self._run or self.stage.new_run(self._before)
         return self._run
 
     @property

@@ -54,7 +54,7 @@ class _BoundedReader:
 
 def replay_bundle(path: Path) -> ReplayedBundle:
     try:
-        return _replay_members(path, _read_members(path))
+        return _replay_members(path, read_bundle_parts(path))
     except AboardError:
         raise
     except Exception as error:  # noqa: BLE001 - tarfile and the rules trust who wrote a file; this one may contain anything
@@ -73,7 +73,7 @@ def _replay_members(path: Path, parts: Mapping[str, bytes]) -> ReplayedBundle:
     return ReplayedBundle(version=version, replayed=replay_run(recorded), attempts=attempts)
 
 
-def _read_members(path: Path) -> dict[str, bytes]:
+def read_bundle_parts(path: Path) -> dict[str, bytes]:
     """The content of the members with a plain name directly under the root; all others are skipped."""
     parts: dict[str, bytes] = {}
     room = MOST_UNPACKED

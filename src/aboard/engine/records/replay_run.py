@@ -80,7 +80,7 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
     over = folded.finished is not None or folded.generation.ending is not None
     snapshot = _find_current_snapshot(recorded)
     if snapshot is not None and not over:
-        return _build_replay(recorded, _judge_snapshot(recorded, snapshot), snapshot.findings, snapshot.version)
+        return _build_replay(recorded, judge_recorded_snapshot(recorded, snapshot), snapshot.findings, snapshot.version)
     stall, ruled_out = _rejudge_stall(recorded)
     was_stopped = _was_stopped(recorded, folded) if over else stall is not None
     evidence = _build_end_evidence(recorded, folded) if recorded.plan is not None else None
@@ -125,12 +125,12 @@ def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOu
     ]
     if not snapshots:
         return verdict, ()
-    why = _judge_snapshot(recorded, snapshots[-1])
+    why = judge_recorded_snapshot(recorded, snapshots[-1])
     first = why.findings[0] if why.findings and why.findings[0].severity > Severity.INFO else None
     return first, why.ruled_out
 
 
-def _judge_snapshot(recorded: RecordedRun, snapshot: Snapshot) -> Judgement:
+def judge_recorded_snapshot(recorded: RecordedRun, snapshot: Snapshot) -> Judgement:
     return judge_live_run(
         snapshot.evidence(Run.replay(recorded.run, _split_events(recorded, snapshot)[0]), recorded.tails())
     )
