@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from random import SystemRandom
 from time import time
+from typing import TYPE_CHECKING
 
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_INTERRUPTED
 from aboard.core.run.event_kinds import Finished, Stopping
@@ -21,13 +22,16 @@ from aboard.engine.monitoring.run_notifier import RunNotifier
 from aboard.engine.records.decision_log import write_decisions
 from aboard.engine.request.launch_spec import LaunchSpec
 from aboard.engine.run_control import RunControl, RunSignals
-from aboard.engine.scripts.node_script import ScriptObserver
 from aboard.engine.slurm.continue_job import continue_training, requeue_job
 from aboard.engine.slurm.job_conductor import JobWatch, record_own_job
 from aboard.engine.slurm.watch_job import VIEWER_SECONDS
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
+
+if TYPE_CHECKING:
+    # The tables of all launchers' flags come with it.
+    from aboard.engine.scripts.node_script import ScriptObserver
 
 # Assumed for a node without a slot count, to divide the log space among ranks.
 USUAL_SLOTS = 8
@@ -49,7 +53,7 @@ class LaunchSession:
         *,
         check_observer: CheckObserver,
         run_observer: RunObserver,
-        script_observer: ScriptObserver,
+        script_observer: "ScriptObserver",
         dialer: NodeDialer | None = None,
         on_report: Callable[[CheckReport], None] = lambda _report: None,
     ) -> LaunchResult:

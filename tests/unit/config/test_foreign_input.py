@@ -50,6 +50,7 @@ OTHER_READERS = {
     "commands/trust/": "opens logins, not files",
     "engine/records/bundle_replay.py": "what the user named, with limits",
     "commands/why/log_files.py": "what the user named, in bounded pieces",
+    "engine/records/decision_log.py": "writes",
     "engine/records/record_parts.py": "the run's own files, in the state directory, with limits",
     "trainer/model/export.py": "SavedCheckpoint, which is no file",
     "trainer/weights/model_files.py": "samples of weights, after list_weight_files has refused what is no regular file",
