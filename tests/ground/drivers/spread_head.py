@@ -36,7 +36,7 @@ class PingedFleet(NodeDialer):
 
     slowest = 0.0
 
-    async def dial(self, node: Node, on_phase: OnPhase = print) -> DialResult:
+    async def dial(self, node: Node, on_phase: OnPhase = lambda _phase: None) -> DialResult:
         dialled = await super().dial(node, on_phase)
         pinging.add(asyncio.create_task(self.ping(dialled)))
         return dialled
