@@ -163,7 +163,7 @@ render_limits.RENDER_SECONDS = 0.5
 words = tokenizers.models.WordLevel({"a": 0}, unk_token="a")
 fast = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words))
 where = RowLocation(file=Untrusted("row.jsonl"), line=7)
-row = DataRow(where=where, kind="chat", messages=({"role": "user", "content": "row"},))
+row = DataRow(location=where, kind="chat", messages=({"role": "user", "content": "row"},))
 for name, template in json.loads(sys.argv[1]).items():
     try:
         said = Encoder(fast, template=template)([row])
