@@ -112,8 +112,8 @@ def _measure_parts(kept: "ResultStore", options: argparse.Namespace) -> None:
         for part, name, do in _list_work(stage, session, options):
             began = time.time()
             kept.measure(part, name, do, lambda: _clean_up(stage, session))
-            if options.keep and stage.last_run is not None and stage.last_run.is_dir():
-                keep_record(stage.last_run, Path(options.keep), part, name, began)
+            if options.keep:
+                keep_record(stage, Path(options.keep), part, name, began)
         session.close()
 
 

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError
+from aboard.engine.records.bundle import Bundle, pack_run
+from aboard.record.run_directory import RunDirectory
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import heal_all_faults, list_active_faults
 from faults_wheel import MISSING, build_empty_wheel
@@ -63,8 +66,9 @@ class Stage:
 
     def __init__(self, name: str, container: str = "") -> None:
         self._orders = self._launches = 0
-        # The record of the newest launch.
+        # The newest launch, and its record if it has ended: a typed fix may replace the hosts that have it.
         self.last_run: Path | None = None
+        self.last_record: Bundle | None = None
         self._container = container
         self._board(self._build(name))
 
@@ -270,6 +274,7 @@ class Running:
         self._process.wait()
         if self.run is not None:
             wait_until(lambda: not self._left(), 30)
+            self.stage.last_record = pack_run(RunDirectory(self.run), SecretScrubber())
 
     def _left(self) -> list[str]:
         text = f"ABOARD_RUN_ID={self.run.name if self.run else ''}".encode()

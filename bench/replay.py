@@ -22,6 +22,7 @@ from aboard.record.run_directory import RunDirectory
 from faults_blind import BLIND
 from faults_blind_more import BLIND_MORE
 from faults_cases import CASES
+from faults_stage import Stage
 from faults_try import is_right
 from figures import Figures
 
@@ -29,11 +30,15 @@ Verdict = dict[str, Any]
 _CASES = {case.name: case for case in (*CASES, *BLIND, *BLIND_MORE)}
 
 
-def keep_record(run: Path, directory: Path, part: str, name: str, since: float) -> None:
+def keep_record(stage: Stage, directory: Path, part: str, name: str, since: float) -> None:
     """Packs the run in which a case was tried; in a run of several cases, it is judged from `since` on."""
+    live = stage.last_run if stage.last_run is not None and stage.last_run.is_dir() else None
+    record = pack_run(RunDirectory(live), SecretScrubber()) if live else stage.last_record
+    if record is None:
+        return
     directory.mkdir(parents=True, exist_ok=True)
     place = directory / "".join(each if each.isalnum() else "-" for each in f"{part} {name}")
-    place.with_suffix(".tar.gz").write_bytes(pack_run(RunDirectory(run), SecretScrubber()).data())
+    place.with_suffix(".tar.gz").write_bytes(record.data())
     place.with_suffix(".json").write_text(json.dumps({"part": part, "name": name, "since": since}) + "\n", "utf-8")
 
 
