@@ -106,7 +106,7 @@ CUDA = run_warning(
         "torch.cuda.is_available() is False",
     ),
     explanation="torch was built without CUDA, or for a newer CUDA version than the driver supports, or CUDA doesn't"
-    " start. Then many programs silently compute on the CPU, which is a hundred times slower, and ranks on other nodes"
+    " start. Then many programs silently compute on the CPU, which is many times slower, and ranks on other nodes"
     " wait for them. `aboard train` starts no rank on such a node.",
     remedy="`pip install torch` installs the newest CUDA build; a mirror, a lock file or `--index-url .../cpu` may have"
     " selected a different one. A driver supports all CUDA versions of its own major version and older ones.",
