@@ -45,7 +45,7 @@ class DecisionLogHandler(logging.Handler):
         self._room = MOST_BYTES - self._file.tell()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A full disk must not stop a run: the record counts what could not be written, and says so.
+        # A full disk must not stop a run; what the record itself could not write is counted there.
         try:
             line = self.format(record) + "\n"
             self._room -= len(line)
